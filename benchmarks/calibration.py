@@ -14,6 +14,8 @@ import torch
 
 from benchmarks import command_of, parser_of
 from benchmarks.room_times import Array, report, timed_rows
+from benchmarks.step_times import timer
+from benchmarks.zoo_entry import part_figures
 from edgernn.export.exported_model import read_exported
 from edgernn.files import write_json
 from edgernn.kernels import attach
@@ -23,8 +25,6 @@ from edgernn.training.calibration.calibrate import calibrate_on
 from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import open_entry
 from edgernn.training.tasks.base import Task
-from edgernn.zoo_entry import part_figures
-from tests.step_times import timer
 
 DENSE = Path("arabic-words-gru")
 LOSSES = (0.1, 0.3, 0.5)

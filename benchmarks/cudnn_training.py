@@ -34,8 +34,10 @@ class CuDnn:
 def attach(model: RecurrentModel, backend: str, device: str, replays: bool = True) -> str:
     """Let cuDNN run all recurrent layers of a model, of the cell gru; replaces `edgernn.kernels.attach`."""
     for layer in model.recurrent_layers():
-        if layer.kind != "gru":
-            raise UsageError(f"cell: expected gru without an update rule for cuDNN, got {layer.kind}; use --cell gru")
+        if layer.kernel_name != "gru":
+            raise UsageError(
+                f"cell: expected gru without an update rule for cuDNN, got {layer.kernel_name}; use --cell gru"
+            )
         layer.unroller = CuDnn()
     return CuDnn.name
 

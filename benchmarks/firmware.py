@@ -15,6 +15,7 @@ import edgernn
 from benchmarks import ROOT, write_measured
 from benchmarks.wasm import TRAINED, adding
 from edgernn.bench.microcontroller import Emulated, emulate, targets
+from edgernn.export.exported_model import read_exported
 from edgernn.export.rounding import rounded
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
@@ -23,8 +24,8 @@ from tests.test_frontends import room
 from tests.test_packed import steps
 
 STEPS = 50
-# thresholds of the models with delta
-THETA = 0.1
+# options of the rules whose models have random weights; the period skips 90 % of STEPS
+RULES = {"delta": {"theta_x": 0.1, "theta_h": 0.1}, "periodic": {"period": 10}}
 
 
 def models() -> dict[str, tuple[bytes, NDArray[np.float32]]]:
@@ -35,10 +36,13 @@ def models() -> dict[str, tuple[bytes, NDArray[np.float32]]]:
         for weights in ("float32", "int8"):
             model = rounded(contractive("gru", input_size=2, hidden_size=hidden, output_size=1), weights)
             measured[f"gru (2, {hidden}), {weights}"] = exported_alone(model, weights), x
-    for weights in ("float32", "int8"):
-        sizes = {"input_size": 2, "hidden_size": 128, "output_size": 1}
-        model = contractive("gru", "delta", rule_options={"theta_x": THETA, "theta_h": THETA}, **sizes)
-        measured[f"gru (2, 128), delta, {weights}"] = exported_alone(rounded(model, weights), weights), x
+    for rule, options in RULES.items():
+        for weights in ("float32", "int8"):
+            sizes = {"input_size": 2, "hidden_size": 128, "output_size": 1}
+            model = contractive("gru", rule, rule_options=options, **sizes)
+            measured[f"gru (2, 128), {rule}, {weights}"] = exported_alone(rounded(model, weights), weights), x
+    sarnn = rounded(read_exported(TRAINED)[0], "int8")
+    measured["adding-sarnn (2, 128), int8"] = exported_alone(sarnn, "int8"), x
     audio = edgernn.SequenceModel("gru", 160, 96, 12, frontend="logmel", normalise="pcen").eval()
     measured["pcen and gru (40, 96), int8"] = exported_alone(rounded(audio, "int8"), "int8"), room(STEPS, 1, 160)[:, 0]
     return measured

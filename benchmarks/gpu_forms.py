@@ -38,7 +38,7 @@ class Form:
     """A variant of a layer (cell, update rule, biases, rank) that has a CUDA kernel of its own.
 
     Attributes:
-        kind: The kernel's name.
+        kernel_name: Name of the kernel (`RecurrentLayer.kernel_name`).
         biases: True if gates with an optional bias have one.
         make: Builds the cell from I and H.
         rule: Name of the update rule.
@@ -47,7 +47,7 @@ class Form:
         group_size: Number of adjacent neurons that the rule updates or skips together, at most H.
     """
 
-    kind: str
+    kernel_name: str
     biases: bool
     make: Callable[..., Cell]
     rule: str
@@ -75,7 +75,7 @@ def forms() -> dict[str, Form]:
 
     In the layers of the last two entries, groups of adjacent neurons share an update decision.
     """
-    from edgernn.export.kernels import without_kernel
+    from edgernn.export.native_kernels import without_kernel
 
     known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
@@ -88,13 +88,13 @@ def forms() -> dict[str, Form]:
         layer = RecurrentLayer(make(*sizes, recurrent=recurrent_weights(rank or None)), RULES[rule](*sizes))
         if without_kernel([layer]) is not None:
             continue
-        form = Form(layer.kind, biases, make, rule, rank, square)
-        known.setdefault(form_name(layer.kind, biases), form)
+        form = Form(layer.kernel_name, biases, make, rule, rank, square)
+        known.setdefault(form_name(layer.kernel_name, biases), form)
     known[GROUPS] = replace(known["gru+selective"], group_size=16)
     known["lstm+selective in groups of 7"] = replace(known["lstm+selective"], group_size=7)
     return known
 
 
-def form_name(kind: str, biases: bool) -> str:
-    """Return the name of a layer's variant in reports: the kernel's name `kind`, and "with biases" if it has them."""
-    return f"{kind} with biases" if biases else kind
+def form_name(kernel_name: str, biases: bool) -> str:
+    """Return the name of a layer's variant in reports: that of its kernel, and "with biases" if it has them."""
+    return f"{kernel_name} with biases" if biases else kernel_name

@@ -22,7 +22,7 @@ from benchmarks import gpu_ops
 from benchmarks.gpu_forms import forms
 from benchmarks.gpu_workers import Handler, Item, reason, serve
 from edgernn.errors import EdgernnError
-from edgernn.kernels import gpu, graphs
+from edgernn.kernels import common, gpu, graphs
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
 from edgernn.rules import RULES, PerColumn
@@ -65,7 +65,7 @@ def grad(item: Item, device: str) -> dict[str, Any]:
             result["drawn"] += 1
             loop, fused = (_layer(cell, rule, I, H).to(device) for _ in range(2))
             fused.load_state_dict(loop.state_dict())
-            fused.unroller = gpu.GpuUnroller(fused)
+            fused.unrolled.unroller = gpu.GpuUnroller(fused.unrolled)
             x = torch.randn(T, B, I, device=device)
             state = [s.detach() for s in fused.initial_state(B, x)]
             computed, u = _gradients(fused, x, state)
@@ -92,6 +92,13 @@ def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
     if issubclass(rule_kind, PerColumn):
         options = {"theta_x": 0.4, "theta_h": 0.1, "learn_thresholds": True}
     return RecurrentLayer(kind(I, H), rule_kind(I, H, **options, **(VARIANTS[rule] if "/" in rule else {})))
+
+
+def has_kernel(cell: str, rule: str) -> bool:
+    """Return True if the training kernels take a cell under a rule."""
+    if RULES[rule.partition("/")[0]].refusal(resolve(cell)[0]) is not None:
+        return False
+    return common.refusal(_layer(cell, rule, 2, 16).unrolled) is None
 
 
 def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:

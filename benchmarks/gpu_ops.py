@@ -46,14 +46,18 @@ class PackedLayer:
     """
 
     def __init__(self, library: CudaLibrary, layer: RecurrentLayer, form: Form, device: str) -> None:
-        from edgernn.export.trace import layer_weights
+        from edgernn.export.layer_functions import layer_weights
 
         self._library, self._layer, self._device = library, layer, device
         sizes = (layer.cell.input_size, layer.cell.hidden_size, form.rank, form.biases)
         self._sizes = Sizes(*sizes, layer.rule.group_size)
         weights = [w.detach().to(device, torch.float32).contiguous() for w in layer_weights(layer).values()]
-        self._packed = torch.empty(library.packed_bytes(layer.kind, self._sizes), dtype=torch.uint8, device=device)
-        library.pack(layer.kind, self._sizes, [w.data_ptr() for w in weights], self._packed.data_ptr(), self._stream)
+        self._packed = torch.empty(
+            library.packed_bytes(layer.kernel_name, self._sizes), dtype=torch.uint8, device=device
+        )
+        library.pack(
+            layer.kernel_name, self._sizes, [w.data_ptr() for w in weights], self._packed.data_ptr(), self._stream
+        )
         # packing is asynchronous and reads them
         self._weights = weights
 
@@ -71,7 +75,7 @@ class PackedLayer:
         arguments = (self._packed.data_ptr(), T, B, x.data_ptr(), old, y.data_ptr(), new, *counts, self._stream)
 
         def call() -> None:
-            self._library.run(self._layer.kind, self._sizes, *arguments)
+            self._library.run(self._layer.kernel_name, self._sizes, *arguments)
 
         return call, (y, after, updates, macs)
 
@@ -134,7 +138,7 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
         runs[name] = partial(torch.inference_mode()(kind(2, H).to(device)), x)
     for op in TIMED:
-        if op in known and known[op].kind in library.kernels():
+        if op in known and known[op].kernel_name in library.kernels():
             layer = known[op].layer(2, H).to(device)
             states = [torch.zeros(B, width, device=device) for width in layer.widths.values()]
             runs[op] = _held(PackedLayer(library, layer, known[op], device), x, states)
@@ -173,7 +177,9 @@ def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)
         return 1
-    entries = [check(library, op, known[op], SHAPES[:2], device) for op in SMALL if known[op].kind in library.kernels()]
+    entries = [
+        check(library, op, known[op], SHAPES[:2], device) for op in SMALL if known[op].kernel_name in library.kernels()
+    ]
     for entry in entries:
         print(entry["op"], f"{entry['error']:.1e}" if entry["passed"] else entry["failure"])
     return 0 if entries and all(entry["passed"] for entry in entries) else 1

@@ -30,7 +30,7 @@ from benchmarks import gpu_ops
 from benchmarks.build_cuda import find_or_build
 from benchmarks.gpu_cases import cases
 from benchmarks.gpu_forms import forms
-from benchmarks.gpu_items import TOLERANCES, VARIANTS, handlers, timed
+from benchmarks.gpu_items import TOLERANCES, VARIANTS, handlers, has_kernel, timed
 from benchmarks.gpu_workers import Item, drive, measure, reason
 from edgernn.bench.provenance import gpu as gpu_facts
 from edgernn.bench.provenance import version_of
@@ -38,7 +38,6 @@ from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
 from edgernn.kernels import common
 from edgernn.machine import processor
-from edgernn.names import resolve
 from edgernn.rules import RULES
 from edgernn.runtime.cuda import CudaLibrary
 
@@ -223,7 +222,7 @@ class Suite:
     def gradients(self) -> None:
         """Check the gradients of the fused kernels: first one cell of each family under each kind of rule."""
         rules = (*common.FUSED, *VARIANTS)
-        pairs = [(c, r) for r in rules for c in CELLS if RULES[r.partition("/")[0]].refusal(resolve(c)[0]) is None]
+        pairs = [(c, r) for r in rules for c in CELLS if has_kernel(c, r)]
         families = {name.partition("-")[0]: name for name in reversed(CELLS)}.values()
         kinds = {RULES[rule.partition("/")[0]].kind: rule for rule in reversed(rules)}.values()
         first = [pair for pair in pairs if pair[0] in families and pair[1] in kinds]
@@ -235,8 +234,8 @@ class Suite:
     def ops(self) -> None:
         """Check the kernels of the CUDA library."""
         kernels, known = CudaLibrary(self._wait_for_library()).kernels(), forms()
-        names = [name for name, form in known.items() if form.kind in kernels]
-        self._tell({"kernels": len(kernels), "unknown": sorted(kernels - {known[name].kind for name in names})})
+        names = [name for name, form in known.items() if form.kernel_name in kernels]
+        self._tell({"kernels": len(kernels), "unknown": sorted(kernels - {known[name].kernel_name for name in names})})
         order = dict.fromkeys([*gpu_ops.SMALL, *gpu_ops.TIMED, *(n for at in range(7) for n in names[at::7])])
         shapes = {"shapes": self._sizes.shapes} if self._sizes.shapes else {}
         items = [{"do": "op", "op": name, **shapes} for name in order if name in names]

@@ -15,6 +15,7 @@ import torch
 
 import edgernn
 from benchmarks import command_of
+from benchmarks.trained_runs import card_arguments, parse, train_once
 from benchmarks.zoo import ROOT, write
 from edgernn.files import write_json
 from edgernn.kernels import attach
@@ -25,7 +26,6 @@ from edgernn.training.calibration.calibrate import calibrate
 from edgernn.training.evaluate import open_task
 from edgernn.training.tasks.ecg import CLASSES, BeatTally, Ecg
 from edgernn.training.tasks.sources import Batch, Split
-from tests.trained_runs import card_arguments, parse, train_once
 
 MODEL = "heartbeats-gru"
 # from the trained models to the runs of all seeds in the report
@@ -113,6 +113,7 @@ def main() -> None:
         "seeds": seeds,
         "dense": str(folder / "dense-0"),
         "variants": variants,
+        "baselines": task.baselines(),
         "calibrated": {"loss": LOSS, "macs": seeds[0]["dense"]["macs"], **calibrated["test"]},
         # over the validation records of all seeds together
         "validation": rates(task, validation),

@@ -4,7 +4,7 @@
 The bound for one sequence is the time of one matrix-vector product per step, such as R h with the recurrent weights R.
 The matrix is packed in the order in which it is read, and stays in the cache if it fits. The bound for a batch is the
 time of all multiply-adds, if each thread does them at the peak rate of one thread. The measured C functions, called
-probes, are declared in `runtime/csrc/tests/probe.h`.
+probes, are declared in `runtime/csrc/train/probe.h`.
 """
 
 import ctypes

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 import edgernn
 from benchmarks import command_of, parser_of
+from benchmarks.step_times import run_steps, timer
 from edgernn.bench.baseline import baseline
 from edgernn.export.exported_model import read_exported
 from edgernn.export.graph import build
@@ -39,7 +40,6 @@ from edgernn.runtime.wav import FULL_SCALE, read_wav
 from edgernn.runtime.weights import read_weights
 from edgernn.runtime.zoo import zoo_folder
 from tests.models import packed_alone
-from tests.step_times import run_steps, timer
 
 DENSE = "arabic-room-gru"
 MODELS = (DENSE, "arabic-room-sarnn", "arabic-room-delta")

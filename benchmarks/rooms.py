@@ -4,7 +4,7 @@
 FILE is the JSON file to write; EDGERNN_DATA is the folder of data sets; speech-noise, the folder with recordings of
 noise, must be in the current folder. Each model is tested in ten hours of room with words, in one hour with a single
 word, and on a minute of digital silence. Each RUN, the directory of a training with other settings, and the dense model
-with thresholds of delta but without further training, are tested in ten hours.
+with thresholds of delta but without further training, are tested in ten hours. What FILE has already is kept.
 """
 
 import tempfile
@@ -18,12 +18,11 @@ import torch
 import edgernn
 from benchmarks import parser_of
 from edgernn.export.exported_model import read_exported
-from edgernn.files import write_json
+from edgernn.files import read_json, write_json
 from edgernn.kernels import attach
 from edgernn.machine import processor
 from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import write_wav
-from edgernn.runtime.word_detection import PostProcessing
 from edgernn.runtime.zoo import find_model
 from edgernn.store import read_config
 from edgernn.training.calibration.calibrate import with_thresholds
@@ -42,7 +41,7 @@ STRICTER = 0.7
 # thresholds of x and h for the dense model without training
 UNTRAINED = ((0.21, 0.05), (0.32, 0.075), (0.43, 0.1), (0.85, 0.2))
 # settings of a training that tell the runs apart
-_SETTINGS = ("theta_x", "theta_h", "lambda", "background", "lr_decay", "epochs")
+_SETTINGS = ("period", "theta_x", "theta_h", "lambda", "background", "lr_decay", "epochs")
 
 
 def figures(result: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +60,7 @@ def silence(model: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         wav = Path(folder) / "silence.wav"
         write_wav(wav, np.zeros(60 * 16_000, np.float32), 16_000)
-        result = run_stream(find_model(model), wav, PostProcessing())
+        result = run_stream(find_model(model), wav)
     return {name: result[name] for name in ("updates_a_second", "macs_a_second")}
 
 
@@ -76,11 +75,10 @@ def untrained() -> Iterator[dict[str, Any]]:
         yield {"theta_x": theta_x, "theta_h": theta_h, **evaluate(model, task, task.test)}
 
 
-def trained(run: Path) -> dict[str, Any]:
-    """Return the settings of a run that tell it apart, and its metrics."""
+def told_apart(run: Path) -> dict[str, str]:
+    """Return the settings of a run that tell it apart."""
     words = dict(word.split("=", 1) for word in read_config(run)["command"] if "=" in word)
-    settings = {name: words[name] for name in _SETTINGS if name in words}
-    return {"settings": settings, **figures(evaluate_model(run, {"room": HOURS}))}
+    return {name: words[name] for name in _SETTINGS if name in words}
 
 
 def main() -> None:
@@ -89,31 +87,28 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="*")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    report: dict[str, Any] = {
-        "edgernn": edgernn.__version__,
-        "processor": processor(),
-        "threshold": STRICTER,
-        "models": {},
-        "runs": [],
-        "untrained": [],
-    }
+    start = {"edgernn": edgernn.__version__, "processor": processor(), "threshold": STRICTER, "models": {}, "runs": []}
+    report: dict[str, Any] = read_json(arguments.out) if arguments.out.is_file() else start
 
     def save() -> None:
         # each measurement takes minutes
         write_json(arguments.out, report)
 
     for name in MODELS:
-        report["models"][str(name)] = {
-            "room": figures(evaluate_model(name, {"room": HOURS})),
-            "one_word": evaluate_model(name, {"talk": ONE_WORD})["metrics"],
-            "silence": silence(name),
-        }
-        save()
+        if str(name) not in report["models"]:
+            report["models"][str(name)] = {
+                "room": figures(evaluate_model(name, {"room": HOURS})),
+                "one_word": evaluate_model(name, {"talk": ONE_WORD})["metrics"],
+                "silence": silence(name),
+            }
+            save()
     for run in arguments.runs:
-        report["runs"].append(trained(run))
-        save()
-    for row in untrained():
-        report["untrained"].append(row)
+        settings = told_apart(run)
+        if settings not in [known["settings"] for known in report["runs"]]:
+            report["runs"].append({"settings": settings, **figures(evaluate_model(run, {"room": HOURS}))})
+            save()
+    if "untrained" not in report:
+        report["untrained"] = [*untrained()]
         save()
 
 

@@ -45,7 +45,7 @@ def detected_in_node(
 ) -> list[Detection]:
     """Detect words with the parts of the page, from the sample `first` on, through a microphone of this rate."""
     words = json.dumps(dataclasses.asdict(settings))
-    process = run("node", ROOT / "tests" / "detect_words.mjs", packed, recording, words, rate, first)
+    process = run("node", ROOT / "benchmarks" / "detect_words.mjs", packed, recording, words, rate, first)
     assert process.returncode == 0, process.stderr
     return [(round(word["seconds"], 2), word["word"]) for word in json.loads(process.stdout)]
 

@@ -1,43 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times packed networks of other people beside ONNX Runtime: `python -m benchmarks.step_graphs FOLDER --out FILE`.
+"""Times packed networks of other people: `python -m benchmarks.step_graphs FOLDER --out docs/results`.
 
-FOLDER/NAME/*.onnx are the files of silero-vad, NSNet2, DTLN and GTCRN, and FOLDER/NAME/ref.npz has the inputs of each
+FOLDER/NAME/*.onnx are the files of silero-vad, DTLN, NSNet2 and GTCRN, and FOLDER/NAME/ref.npz has the inputs of each
 frame. A file that is missing is named and left out. ONNX Runtime runs the original file, or for NSNet2, which has no
-states, what `edgernn stream` makes of it. Both are called from Python, on one thread. Nothing else may run on the
-machine.
+states, what `edgernn stream` makes of it. The packed networks have float32 and int8 matrices. Both are called from
+loops in C, for which `cc` must be there, and from Python, on one thread. If the package tract is installed, tract is
+called from Python, too. Nothing else may run on the machine.
 """
 
-import argparse
+import importlib
+import importlib.metadata
+import itertools
 import tempfile
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
+import onnx
+from numpy.typing import NDArray
 
-from edgernn.bench.step_graphs import bench_graph, graph_page
+from benchmarks.tables import table as markdown_table
+from edgernn.bench.provenance import machine
+from edgernn.bench.step_graphs import bench_graph
+from edgernn.bench.step_loop import ONNX_RUNTIME, PACKED
 from edgernn.export.streaming.stream_file import stream_file
 from edgernn.files import write_json
-from edgernn.runtime.timing import Rounds
+from edgernn.runtime.graph_options import PLAIN, GraphOptions
+from edgernn.runtime.graph_states import fix_inputs, pair_states
+from edgernn.runtime.info import read_model
+from edgernn.runtime.step_graph.lowering import shape_of
+from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.runtime.weights import parse
 
-# file: values and shapes that it needs, and the array of its inputs
-FILES: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
+Array = NDArray[np.float32]
+# file: its name in the table, what it needs, and the array of its inputs
+FILES: dict[str, tuple[str, GraphOptions, tuple[str, str]]] = {
     "silero/silero_vad.onnx": (
-        {"values": {"sr": np.array(16000)}, "shapes": {"input": [1, 576]}},
+        "silero-vad",
+        GraphOptions({"sr": np.array(16000)}, {"input": [1, 576]}),
         ("silero/ref.npz", "frames"),
     ),
-    "silero/silero_vad_openvino_16k.onnx": ({}, ("silero/ref.npz", "frames")),
-    "dtln/model_1.onnx": ({}, ("dtln/ref.npz", "input_2")),
-    "dtln/model_2.onnx": ({}, ("dtln/ref.npz", "input_4")),
-    "nsnet2/nsnet2-20ms-baseline.onnx": ({}, ("nsnet2/ref.npz", "input")),
-    "gtcrn/gtcrn_simple.onnx": ({}, ("gtcrn/ref.npz", "mix")),
+    "silero/silero_vad_openvino_16k.onnx": ("silero-vad, its fastest file", PLAIN, ("silero/ref.npz", "frames")),
+    "dtln/model_1.onnx": ("DTLN, part 1", PLAIN, ("dtln/ref.npz", "input_2")),
+    "dtln/model_2.onnx": ("DTLN, part 2", PLAIN, ("dtln/ref.npz", "input_4")),
+    "nsnet2/nsnet2-20ms-baseline.onnx": ("NSNet2", PLAIN, ("nsnet2/ref.npz", "input")),
+    "gtcrn/gtcrn_simple.onnx": ("GTCRN", PLAIN, ("gtcrn/ref.npz", "mix")),
 }
 # files without states
 STATELESS = ("nsnet2/nsnet2-20ms-baseline.onnx",)
+TRACT = "tract"
 
 
 def timed(folder: Path, name: str, rounds: Rounds) -> dict[str, Any]:
-    """Return the report of a file of the folder."""
-    options, (reference, array) = FILES[name]
+    """Return the reports of a file with float32 and int8 matrices, and tract's microseconds a step if it is there."""
+    _, options, (reference, array) = FILES[name]
     x = np.load(folder / reference)[array]
     # NSNet2 has all frames in one call, the others have the frames first
     frames = x.reshape(-1, x.shape[-1]) if name in STATELESS else x.reshape(len(x), -1)
@@ -46,26 +66,139 @@ def timed(folder: Path, name: str, rounds: Rounds) -> dict[str, Any]:
         if name in STATELESS:
             path = Path(temporary) / path.name
             stream_file(folder / name, path)
-        return bench_graph(path, rounds, x=frames, **options)
+        reports: dict[str, Any] = {
+            weights: bench_graph(path, rounds, x=frames, options=replace(options, weights=weights), from_c=True)
+            for weights in ("float32", "int8")
+        }
+        reports[TRACT] = tract_step(path, options, frames, rounds)
+    return reports
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the files and their inputs.")
-    parser.add_argument("--out", type=Path, help="JSON file to write.")
-    parser.add_argument("--rounds", type=int, default=15, help="Number of timing rounds.  [default: 15]")
-    arguments = parser.parse_args()
+def tract_step(path: Path, options: GraphOptions, x: Array, rounds: Rounds) -> float | None:
+    """Return the median microseconds of a step of tract, called from Python; None if it is not there or refuses."""
+    try:
+        tract: Any = importlib.import_module(TRACT)
+    except ImportError:
+        return None
+    model = parse(read_model(path), path, external="read")
+    fix_inputs(model, options.values, options.shapes, path)
+    following = {state.input: state.output for state in pair_states(onnx.shape_inference.infer_shapes(model).graph)}
+    arrays = {value.name: np.zeros(shape_of(value), np.float32) for value in model.graph.input}
+    outputs = [value.name for value in model.graph.output]
+    with tempfile.TemporaryDirectory() as folder:
+        fixed = Path(folder) / "fixed.onnx"
+        fixed.write_bytes(model.SerializeToString())
+        try:
+            loaded = tract.onnx().load(fixed)
+            for index, array in enumerate(arrays.values()):
+                loaded.set_input_fact(index, ",".join([*map(str, array.shape), "f32"]))
+            runnable = loaded.into_model().into_runnable()
+            call = _tract_call(runnable, arrays, following, outputs, x)
+            call()
+        except tract.TractError as error:
+            click.echo(f"{path.name}: tract refuses it: {str(error).partition(chr(10))[0]}")
+            return None
+    return 1e6 * float(np.median([np.median(block) for block in interleaved({TRACT: call}, rounds)[TRACT]]))
+
+
+def _tract_call(
+    runnable: Any, arrays: dict[str, Array], following: dict[str, str], outputs: list[str], x: Array
+) -> Callable[[], None]:
+    """Return a function that runs the next row of x, and passes the states on as tract's own values."""
+    values: dict[str, Any] = dict(arrays)
+    # the inputs that are no states, one after the other
+    data = [name for name in arrays if name not in following]
+    sizes = np.cumsum([arrays[name].size for name in data])[:-1]
+    rows = itertools.cycle(x)
+
+    def call() -> None:
+        for name, part in zip(data, np.split(next(rows), sizes), strict=True):
+            values[name] = np.ascontiguousarray(part, np.float32).reshape(arrays[name].shape)
+        results = dict(zip(outputs, runnable.run(list(values.values())), strict=True))
+        values.update({name: results[output] for name, output in following.items()})
+
+    return call
+
+
+def table(report: dict[str, Any]) -> str:
+    """Format a report of `main` as a Markdown table, and a line on how it was measured."""
+    head = ["a frame of", "multiply-adds", "ONNX Runtime", "packed", "ratio", "packed, int8", "ratio"]
+    head += ["ONNX Runtime from Python", "tract from Python"]
+    rows = []
+    for name, reports in report["files"].items():
+        in_c, int8 = (reports[weights]["from_c"] for weights in ("float32", "int8"))
+        step = reports["float32"]["step"][ONNX_RUNTIME]
+        cells = [f"{in_c['step'][ONNX_RUNTIME]:,.1f}"]
+        cells += [cell for way in (in_c, int8) for cell in (f"{way['step'][PACKED]:,.1f}", f"{way['ratio']:.2f}")]
+        tract = reports[TRACT]
+        cells += [f"{step:,.1f}", "–" if tract is None else f"{tract:,.1f}"]
+        rows.append([FILES[name][0], f"{reports['float32']['macs']:,}", *cells])
+    where, tract = report["machine"], report[TRACT]
+    text = "Microseconds a frame, called from C where no other language is named, medians of "
+    text += f"{report['rounds']} rounds: one stream on one thread of {where['cpu']}, {where['instruction_set']}"
+    text += "." if tract is None else f"; tract {tract}."
+    return f"{markdown_table(head, rows)}\n\n{textwrap.fill(text, 120)}"
+
+
+def picture(path: Path, report: dict[str, Any]) -> None:
+    """Draw the times of a step as bars, on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    from edgernn.training.pictures import save
+
+    files = report["files"]
+    bars: dict[str, list[float | None]] = {
+        f"{ONNX_RUNTIME}, from C": [r["float32"]["from_c"]["step"][ONNX_RUNTIME] for r in files.values()],
+        "tract, from Python": [r[TRACT] for r in files.values()],
+        "packed, from C": [r["float32"]["from_c"]["step"][PACKED] for r in files.values()],
+        "packed, int8, from C": [r["int8"]["from_c"]["step"][PACKED] for r in files.values()],
+    }
+    shown = {name: values for name, values in bars.items() if any(value is not None for value in values)}
+    colours = dict(zip(bars, ("#999999", "#e69f00", "#0072b2", "#56b4e9"), strict=True))
+    figure = Figure(figsize=(8, 0.7 + 0.9 * len(files)), layout="constrained")
+    panel, width = figure.subplots(), 0.8 / len(shown)
+    for k, (name, values) in enumerate(shown.items()):
+        known = [(i, value) for i, value in enumerate(values) if value is not None]
+        places = [i + (k - (len(shown) - 1) / 2) * width for i, _ in known]
+        drawn = panel.barh(places, [value for _, value in known], width, label=name, color=colours[name])
+        panel.bar_label(drawn, [f"{value:,.0f}" for _, value in known], padding=3, fontsize="small")
+    panel.set_yticks(range(len(files)), [FILES[name][0] for name in files])
+    panel.invert_yaxis()
+    panel.set_xscale("log")
+    panel.xaxis.set_major_formatter("{x:,.0f}")
+    panel.margins(x=0.1)
+    panel.set_xlabel("microseconds a frame, one stream on one thread")
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    save(figure, path)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for step-graphs.json and step-graphs.png.")
+@click.option("--rounds", default=15, show_default=True, help="Number of timing rounds.")
+def main(folder: Path, out: Path | None, rounds: int) -> None:
+    """Time the networks of other people in FOLDER, packed and in other runtimes."""
     reports, missing = dict[str, Any](), list[str]()
-    for name, (_, (reference, _)) in FILES.items():
-        if not (arguments.folder / name).is_file() or not (arguments.folder / reference).is_file():
+    for name, (_, _, (reference, _)) in FILES.items():
+        if (folder / name).is_file() and (folder / reference).is_file():
+            reports[name] = timed(folder, name, Rounds(rounds))
+        else:
             missing.append(name)
-            continue
-        reports[name] = timed(arguments.folder, name, Rounds(arguments.rounds))
-        print(graph_page(reports[name]), flush=True)
+    try:
+        version = importlib.metadata.version(TRACT)
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    report = {"machine": machine(), "rounds": rounds, TRACT: version, "files": reports, "missing": missing}
+    click.echo(table(report))
     if missing:
-        print(f"left out, as they are not in {arguments.folder}: {', '.join(missing)}")
-    if arguments.out is not None:
-        write_json(arguments.out, {"command": "python -m benchmarks.step_graphs", "files": reports, "missing": missing})
+        click.echo(f"left out, as they are not in {folder}: {', '.join(missing)}")
+    if version is None:
+        click.echo("tract: left out, as it is not installed; pip install tract")
+    if out is not None:
+        write_json(out / "step-graphs.json", report)
+        picture(out / "step-graphs.png", report)
 
 
 if __name__ == "__main__":

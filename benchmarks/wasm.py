@@ -32,7 +32,7 @@ from tests.models import contractive
 
 TRAINED = apps.ROOT / "models" / "adding-sarnn" / "model.onnx"
 WASM = apps.ROOT / "runtime" / "js" / "edgernn.wasm"
-TIMER = apps.ROOT / "tests" / "time_packed.mjs"
+TIMER = apps.ROOT / "benchmarks" / "time_packed.mjs"
 RELAXED = "--experimental-wasm-relaxed-simd"  # for versions of Node that have relaxed SIMD behind this option
 ROUNDS = 7
 WARM_UP, PASSES = 20, 60

@@ -14,10 +14,10 @@ from typing import Any
 
 import edgernn
 from benchmarks import command_of
+from benchmarks.trained_runs import card_arguments, parse, train_once
 from edgernn.files import read_json, write_json
 from edgernn.runtime.info import NORMALISATIONS
 from edgernn.training.run_directory import SERIES, RunDirectory
-from tests.trained_runs import card_arguments, parse, train_once
 
 SEEDS, ISOLATED_SEEDS = range(3), range(1)
 ISOLATED = shlex.split(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks import ROOT
+from benchmarks.zoo_entry import as_dict, card_sections, part_figures, with_intervals
 from edgernn.bench.measure import Settings, bench
 from edgernn.bench.report import save
 from edgernn.export.card import latency_rows
@@ -33,7 +34,6 @@ from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import open_entry
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.sources import Split
-from edgernn.zoo_entry import as_dict, card_sections, part_figures, with_intervals
 
 
 def from_session(file: Path, task: Task, split: Split) -> float:

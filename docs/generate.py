@@ -18,8 +18,14 @@ background/performance.md   reports of `python -m benchmarks.suite`, docs/result
 background/gpu-measured.md  reports of `python -m benchmarks.gpu_suite`, docs/results/gpu/*.jsonl
 background/signals/*.md     the Pareto front of a sweep, docs/results/sweep-TASK.json
 background/rivals.md        the cheapest models of other sweeps, docs/results/rivals-TASK.json and sweep-keywords.json
+background/light-cells.md   rows of docs/results/performance.json
+background/when-skipping-pays.md
+                            sweeps and benchmarks, by benchmarks/tables/skipping.py
+background/other-networks.md
+                            the report of `python -m benchmarks.step_graphs`, docs/results/step-graphs.json
 background/promises.md      tables of the promises, injected faults, long streams and times of steps
 how-to/detect-words.md      tables and a picture measured by `python -m benchmarks.rooms` and `benchmarks.room_times`
+how-to/wake-word.md         table measured by `python -m benchmarks.wake_words`
 how-to/calibrate.md         tables measured by `python -m benchmarks.calibration` and `benchmarks.rooms`
 how-to/trained-models.md    the entries of models/, and tables measured by `python -m benchmarks.heart_beats`
 how-to/*.md                 tables measured by `python -m benchmarks.apps`, `benchmarks.wasm`, `benchmarks.wheels` and
@@ -39,6 +45,7 @@ from typing import Any
 from benchmarks.skip_curve import table as skip_table
 from benchmarks.skip_streams import table as skip_streams_table
 from benchmarks.skip_work import table as skip_work_table
+from benchmarks.step_graphs import table as step_graphs_table
 from benchmarks.tables.gpu import draw_training_steps, gpu
 from benchmarks.tables.heart_beats import heart_beats
 from benchmarks.tables.measured import (
@@ -47,6 +54,7 @@ from benchmarks.tables.measured import (
     light,
     microcontrollers,
     packed,
+    read_report,
     rounding,
     sizes,
     trained,
@@ -56,9 +64,10 @@ from benchmarks.tables.measured import (
 from benchmarks.tables.promises import faults, longrun, promises, steptimes
 from benchmarks.tables.readme import activity, adding
 from benchmarks.tables.rooms import calibrated, draw_detections, rooms
-from benchmarks.tables.skipping import draw_skipping, skipping
-from benchmarks.tables.sweeps import draw_sweeps, int8_pairs, rivals, signals
+from benchmarks.tables.skipping import draw_costs, draw_skipping, skipping
+from benchmarks.tables.sweeps import check_signal_pages, draw_sweeps, int8_pairs, rivals, signals
 from benchmarks.tables.targets import targets
+from benchmarks.tables.wake_words import wake_words
 from benchmarks.training_steps import table as training_table
 from benchmarks.worst_steps import table as worst_steps_table
 from docs.reference_pages import c_api, cells, cli, described, escaped
@@ -115,7 +124,7 @@ PAGES = {
     "weights": ("Normalised products, low-rank and sparse weights", ["edgernn.cells.norm"]),
     "blocks": ("Residual blocks", ["edgernn.blocks"]),
 }
-# tables of skipped updates: (title, name of the report, module of edgernn.bench, function that formats the report)
+# tables of skipped updates: (title, name of the report, module of benchmarks, function that formats the report)
 SKIP_TABLES = (
     ("Time over skipped updates", "skip-curve", "skip_curve", skip_table),
     ("Many streams", "skip-streams", "skip_streams", skip_streams_table),
@@ -241,6 +250,7 @@ def draw() -> None:
     draw_detections(DOCS / "images" / "detections.png")
     draw_sweeps()
     draw_skipping()
+    draw_costs()
     draw_training_steps(RESULTS / "gpu" / "training-step.png")
 
 
@@ -359,10 +369,12 @@ def generated() -> dict[Path, str]:
         },
         **{DOCS / "background" / "signals" / f"{task}.md": tables for task, tables in signals().items()},
         DOCS / "background" / "when-skipping-pays.md": skipping(),
+        DOCS / "background" / "other-networks.md": {"step-graphs": step_graphs_table(read_report("step-graphs"))},
         DOCS / "background" / "rivals.md": {task: rivals(name) for task, name in _RIVALS.items()},
         how_to / "skip-a-share.md": {"groups": groups()},
         how_to / "deploy-c.md": {"packed": packed()},
         how_to / "detect-words.md": rooms(),
+        how_to / "wake-word.md": wake_words(),
         how_to / "calibrate.md": calibrated(),
         how_to / "deploy-browser.md": {"wasm": wasm_times()},
         how_to / "wheels.md": {"wheels": wheels()},
@@ -373,6 +385,7 @@ def generated() -> dict[Path, str]:
         DOCS / "reference" / "files.md": {"run": described("edgernn.training.run_directory")},
         DOCS / "reference" / "recipes.md": {"recipe": described("edgernn.training.papers.recipe"), "tables": tables()},
     }
+    check_signal_pages()
     return texts | {path: with_parts(path, text) for path, text in parts.items()}
 
 

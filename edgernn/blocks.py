@@ -14,7 +14,7 @@ Choose it for models of two layers or more, above all if no matrix of the cell m
 import torch
 from torch import Tensor, nn
 
-from edgernn.weight_types import Rounding
+from edgernn.rounded_weights import Rounding
 
 
 class ResidualBlock(nn.Module):

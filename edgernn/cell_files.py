@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from torch import nn
 
 from edgernn.cell_program import cell_program
 from edgernn.cells.base import Cell
+from edgernn.cells.gate import Gate
 from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.files import read_bytes
 from edgernn.program import ProgramError
@@ -102,18 +103,11 @@ def is_network(word: object) -> bool:
 
 
 def load_network(word: str) -> type[nn.Module]:
-    """Load the network class that FILE.py:CLASS names.
+    """Load the network class that FILE.py:CLASS names, or FILE.py if the file defines one network.
 
-    Args:
-        word: FILE.py:CLASS, or FILE.py if the file defines one network. FILE is relative to the working directory.
-
-    Returns:
-        The class. Files with the same content yield the same class.
-
-    Raises:
-        UsageError: The file or class is missing, the class is not a network, or the file imports a module from its own
-            folder.
-        EdgernnError: The file cannot be executed.
+    FILE is relative to the working directory. Files with the same content yield the same class. UsageError is raised if
+    the file or class is missing, the class is not a network, or the file imports a module from its own folder, and
+    EdgernnError if the file cannot be executed.
     """
     if not is_cell_file(word):
         raise UsageError(f"network: expected FILE.py:CLASS, such as my_net.py:Net, got {word!r}; name a Python file")
@@ -351,9 +345,12 @@ def _checked(path: Path, cell: type[Cell]) -> type[Cell]:
             f"{prefix}: name: expected letters, digits and _.+-, without the ending .py, as in name = 'mine', got "
             f"{name!r}"
         )
-    if not isinstance(getattr(cell, "gates", None), tuple | property):
+    gates = getattr(cell, "gates", None)
+    names = [gate.name for gate in gates if isinstance(gate, Gate)] if isinstance(gates, tuple) else []
+    if not isinstance(gates, property) and not (names and len(set(names)) == len(gates or ())):
         raise UsageError(
-            f"{prefix}: gates: expected a tuple, as in gates = (Gate('z'), Gate('n')), got another type or none"
+            f"{prefix}: gates: expected a tuple of Gate with different names, as in gates = (Gate('z'), Gate('n')), "
+            f"got {gates!r:.80}"
         )
     return cell
 
@@ -364,41 +361,37 @@ def _try_step(path: Path, cell: type[Cell]) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # equations that mix x and h require I = H
         if _step_error(cell, 2) is not None and (error := _step_error(cell, 3)) is not None:
-            text = f"{line_of(cell, error)}{_describe_step(cell, error)}"
+            text = line_of(cell, error) + (str(error) if isinstance(error, UsageError) else described(error))
             raise EdgernnError(f"{path}: {cell.__name__}: a test step fails: {text}; correct the cell") from error
 
 
-def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:
+def _step_error(cell_type: type[Cell], inputs: int) -> Exception | SystemExit | None:
     """Run one step of a cell with I = `inputs` and H = 3, and return its error."""
     try:
         cell = cell_type(inputs, 3)
     except TypeError as error:
         missing = "missing" in str(error) and "argument" in str(error)
         return None if missing else error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return error
     x = torch.zeros(1, 2, inputs * (1 + cell.reads_last))
     state = cell.zero_state(2, x)
     try:
         new = cell.step(cell.project(x, None)[0], x[0], state, cell.constants(x))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return error
-    shapes = [tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__ for value in new]
-    expected = [tuple(value.shape) for value in state]
-    if shapes != expected:
+    got = [_kind(value) for value in (new if isinstance(new, Iterable) else [new])]
+    if got != [_kind(value) for value in state]:
         states = "one state" if len(state) == 1 else f"{len(state)} states"
-        return UsageError(f"update: expected a tuple of {states} of shape (B, H), got shapes {shapes} with B=2, H=3")
+        expected = f"a tuple of {states} of shape (B, H) in {str(x.dtype).removeprefix('torch.')}"
+        return UsageError(f"update: expected {expected}, got {', '.join(got)} with B=2, H=3")
     return None
 
 
-def _describe_step(cell: type[Cell], error: Exception) -> str:
-    if isinstance(error, KeyError):
-        gates = cell.gates if isinstance(cell.gates, tuple) else ()
-        known = ", ".join(
-            [*(gate.name for gate in gates), "x", *(cell.vectors if isinstance(cell.vectors, dict) else ())]
-        )
-        return f"p has no {error.args[0]!r}; it has {known}"
-    return str(error) if isinstance(error, UsageError) else described(error)
+def _kind(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{tuple(value.shape)} in {str(value.dtype).removeprefix('torch.')}"
 
 
 def why_portable(cell: type[Cell], options: dict[str, Any], input_size: int, hidden_size: int) -> str | None:

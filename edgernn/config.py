@@ -177,11 +177,7 @@ class LayerConfig:
 
     @property
     def types(self) -> tuple[type[Cell], type[UpdateRule]]:
-        """Classes of the cell and of the update rule.
-
-        Raises:
-            UsageError: A name is unknown.
-        """
+        """Classes of the cell and of the update rule; UsageError for an unknown name."""
         return resolve(self.cell.name, self.rule.name)
 
     def make(self, input_size: int, hidden_size: int, imputer: Imputer | None = None, index: int = 0) -> RecurrentLayer:
@@ -306,14 +302,14 @@ class ModelConfig:
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name; see `LayerConfig.named`.
-            input_size: I, the size of the input, or of the embedding of words. With an audio front end it must be the
-                hop, the number of new samples at each step.
+            input_size: I, the size of the input, or of the embedding of words. With an audio front end it must be
+                stack * hop, the number of new samples at each step.
             hidden_size: H, the number of neurons in a layer.
             output_size: O, the size of the head's output. Default: no head.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             output: "last" for the output of the last step, "all" for the outputs of all steps.
             mean: One number or a vector (I,) that the model subtracts from its input. With an audio front end: one
-                number or a vector (bands,) that it subtracts from the features of the front end.
+                number or a vector (stack * bands,) that it subtracts from the features of the front end.
             std: Standard deviation by which the model then divides: one number, or a vector, as for `mean`.
             vocabulary: Number of words if the input is word indices. Default: the input is floats.
             cell_options: Options of the cell's constructor.
@@ -365,7 +361,7 @@ class ModelConfig:
     @property
     def features(self) -> int:
         """Number of features that the first layer reads at a step, from the input or from an audio front end."""
-        return self.input.size if self.frontend.name is None else self.frontend.bands
+        return self.input.size if self.frontend.name is None else self.frontend.features
 
     @property
     def title(self) -> str:
@@ -395,7 +391,7 @@ class NetworkConfig:
     @property
     def features(self) -> int:
         """Number of features that the network reads at a step, from the input or from an audio front end."""
-        return self.input.size if self.frontend.name is None else self.frontend.bands
+        return self.input.size if self.frontend.name is None else self.frontend.features
 
     @property
     def title(self) -> str:

@@ -108,8 +108,10 @@ def _check_frontend(config: ModelConfig, imputes: bool) -> None:
         return
     if config.input.vocabulary is not None or imputes:
         raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave them out")
-    if size != frontend.hop:
+    if size != frontend.samples:
+        stacked = f" * stack={frontend.stack}" if frontend.stack > 1 else ""
+        remedy = f"set hop={size // frontend.stack}, or " if size % frontend.stack == 0 else ""
         raise UsageError(
-            f"hop: expected the size of the input, {size}, as each step reads one hop of samples, got {frontend.hop}; "
-            f"set hop={size}, or make {frontend.hop} the size of the input"
+            f"hop: expected the size of the input, {size}, as each step reads hop{' * stack' * bool(stacked)} samples, "
+            f"got {frontend.hop}{stacked}; {remedy}make {frontend.samples} the size of the input"
         )

@@ -10,6 +10,7 @@ with needed_by("edgernn.convert"):
     from torch import Tensor, nn
     from torch.nn.utils import parametrize
 
+    from edgernn.cells.base import Cell
     from edgernn.errors import UsageError
     from edgernn.model import SequenceModel
 
@@ -65,26 +66,32 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
         bidirectional=module.bidirectional,
         output="all",
     ).to(next(module.parameters()))
-    with torch.no_grad():
-        for layer, suffix in zip(model.recurrent_layers(), _suffixes(module), strict=True):
-            layer.cell.W.copy_(getattr(module, f"weight_ih_{suffix}"))
-            layer.cell.R.copy_(getattr(module, f"weight_hh_{suffix}"))
-            if module.bias:
-                b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
-                layer.cell.b.copy_(merged_biases(cell, b_ih, b_hh))
-            else:
-                layer.cell.b.zero_()
+    for layer, suffix in zip(model.recurrent_layers(), suffixes(module), strict=True):
+        copy_weights(layer.cell, module, suffix)
     return model.train(module.training)
 
 
+@torch.no_grad()
+def copy_weights(cell: Cell, module: nn.RNNBase | nn.RNNCellBase, suffix: str) -> None:
+    """Copy weights of a recurrent module of torch, whose names end in `suffix`, to a cell that computes the same.
+
+    The two biases b_ih and b_hh are added, but for b_in and b_hn at their ends in a GRU, where the reset gate
+    multiplies b_hn alone. There, b ends with b_in and b_hn.
+    """
+    cell.W.copy_(getattr(module, f"weight_ih{suffix}"))
+    cell.R.copy_(getattr(module, f"weight_hh{suffix}"))
+    if not module.bias:
+        cell.b.zero_()
+        return
+    b_ih, b_hh = (getattr(module, f"bias_{name}{suffix}") for name in ("ih", "hh"))
+    merged = len(b_ih) - (len(b_ih) // 3 if cell.name == "gru" else 0)
+    cell.b.copy_(torch.cat([b_ih[:merged] + b_hh[:merged], b_ih[merged:], b_hh[merged:]]))
+
+
 def check_permanent(module: nn.Module) -> None:
-    """Refuse weights that a call of the module computes from others, so that they may be outdated between calls.
+    """Raise UsageError for weights that the hooks of torch.nn.utils compute in a call: pruned or normalised ones.
 
-    Args:
-        module: A module or a whole model.
-
-    Raises:
-        UsageError: A weight is pruned or normalised by the hooks of torch.nn.utils.
+    They may be outdated between calls.
     """
     computed = [
         f"{path}.{name}".removeprefix(".")
@@ -145,10 +152,10 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
             f"block: expected none, got {model.config.block}; torch.nn has no module with residual blocks: convert a "
             "model without block"
         )
-    if layers[0].kind != name:
+    if layers[0].kernel_name != name:
         raise UsageError(
-            f"cell: expected a plain {name} layer, got {layers[0].kind}, which torch.nn does not have; convert a model "
-            f"with the default options of {name}, without rank and norm"
+            f"cell: expected a plain {name} layer, got {layers[0].kernel_name}, which torch.nn does not have; convert "
+            f"a model with the default options of {name}, without rank and norm"
         )
     if model.last_size not in (None, model.hidden_size):
         raise UsageError(
@@ -170,12 +177,12 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         dtype=like.dtype,
     )
     with torch.no_grad():
-        for layer, suffix in zip(layers, _suffixes(module), strict=True):
-            getattr(module, f"weight_ih_{suffix}").copy_(model.rounding.matrix(layer.cell.W, training=False))
+        for layer, suffix in zip(layers, suffixes(module), strict=True):
+            getattr(module, f"weight_ih{suffix}").copy_(model.rounding.matrix(layer.cell.W, training=False))
             # an optimiser may have moved weights that pruning holds at zero
             r = layer.cell.R * layer.cell.kept if layer.cell.is_sparse else layer.cell.R
-            getattr(module, f"weight_hh_{suffix}").copy_(model.rounding.matrix(r, training=False))
-            b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
+            getattr(module, f"weight_hh{suffix}").copy_(model.rounding.matrix(r, training=False))
+            b_ih, b_hh = getattr(module, f"bias_ih{suffix}"), getattr(module, f"bias_hh{suffix}")
             merged = len(b_ih) - (module.hidden_size if name == "gru" else 0)
             b_ih.copy_(layer.cell.b[: len(b_ih)])
             b_hh.zero_()
@@ -194,25 +201,7 @@ def _remedy(module: nn.Module) -> str:
     return "edgernn converts no other class"
 
 
-def _suffixes(module: nn.RNNBase) -> list[str]:
-    """List the suffixes of a torch module's parameter names: "l0", "l0_reverse" (if bidirectional), "l1" and so on."""
+def suffixes(module: nn.RNNBase) -> list[str]:
+    """List the ends of a torch module's parameter names: "_l0", "_l0_reverse" (if bidirectional), "_l1" and so on."""
     directions = ("", "_reverse") if module.bidirectional else ("",)
-    return [f"l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]
-
-
-def merged_biases(cell: str, b_ih: Tensor, b_hh: Tensor) -> Tensor:
-    """Merge torch's two biases of a layer, b_ih and b_hh, into the bias b of a cell.
-
-    Both are added, but for b_in and b_hn at their ends in a GRU, where the reset gate multiplies b_hn alone. There, b
-    ends with b_in and b_hn.
-
-    Args:
-        cell: Name of the cell: rnn, gru or lstm.
-        b_ih: Bias of the products with the input.
-        b_hh: Bias of the products with the state.
-
-    Returns:
-        The bias.
-    """
-    merged = len(b_ih) - (len(b_ih) // 3 if cell == "gru" else 0)
-    return torch.cat([b_ih[:merged] + b_hh[:merged], b_ih[merged:], b_hh[merged:]])
+    return [f"_l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]

@@ -180,15 +180,9 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
 
 
 def executed_macs(model: RecurrentModel) -> float:
-    """Count the multiply-adds of a model's recurrent layers in its last forward pass, without skipped work.
+    """Count the multiply-adds of a model's recurrent layers in its last forward pass: the mean per step of a sequence.
 
     They are counted from the decisions of each layer at each step, and not from a mean share of updated neurons.
-
-    Args:
-        model: The model, which has been called.
-
-    Returns:
-        The mean per step of one sequence.
     """
     layers, keeps_sums = model.recurrent_layers(), model.rounding.weights == "float32"
     return sum(layer.executed_macs(trace, keeps_sums) for layer, trace in zip(layers, model.traces, strict=True))

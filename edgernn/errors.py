@@ -2,6 +2,7 @@
 """Errors and warnings that a user can cause, and suggestions for misspelled names."""
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 
 # largest number of names that a message lists, and number of those that it shows of a longer list
@@ -79,3 +80,11 @@ def some(names: Iterable[str], beside: Collection[str] = ()) -> str:
         return ", ".join(names)
     shown = sorted(names, key=lambda name: name in beside)[:_FIRST]
     return f"{', '.join(shown)} and {len(names) - _FIRST} more"
+
+
+def without_controls(text: str) -> str:
+    """Replace control characters except tab and line feed, which command a terminal, and what UTF-8 cannot encode."""
+    # a byte of a file name that is no UTF-8, also in the form that repr gives it, becomes its number
+    text = re.sub(r"\\udc(?=[89a-f][0-9a-f])", r"\\x", text)
+    text = re.sub(r"[\udc80-\udcff]", lambda match: f"\\x{ord(match[0]) - 0xDC00:x}", text)
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "?", text)

@@ -11,17 +11,11 @@ from edgernn.errors import MissingPackageError
 
 @contextmanager
 def needed_by(user: str) -> Iterator[None]:
-    """Context manager that replaces a failed import by an error with the packages to install.
+    """Context manager that replaces a failed import by a MissingPackageError with the packages to install.
 
-    The error lists all missing packages of the extra. It does not name edgernn, which no package index has: another
-    package of that name there would not be ours.
-
-    Args:
-        user: Name of the feature that needs the package, such as "edgernn.training", for the error message. Of nested
-            features, the outermost one is named.
-
-    Raises:
-        MissingPackageError: A package of an extra is not installed.
+    `user` is the feature that needs them, such as "edgernn.training"; of nested ones, the error names the outermost. It
+    lists all missing packages of the extra, but not edgernn, which no package index has: another package of that name
+    there would not be ours.
     """
     try:
         yield

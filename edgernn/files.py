@@ -106,20 +106,11 @@ def default_output(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Context manager that writes a file atomically: write to a temporary file, which replaces `path` at the end.
+    """Context manager that writes a file atomically: a temporary file, whose path it yields, replaces it at the end.
 
-    On an error in the block the temporary file is removed, and an existing file `path` stays unchanged. The new file
-    keeps the permissions of the existing one. If `path` is a link, its target is replaced.
-
-    Args:
-        path: The file to create or replace. Its folder is created if it is missing.
-
-    Yields:
-        Path of the temporary file, in the same folder, to write to.
-
-    Raises:
-        OSError: The file cannot be written; the error names `path`.
-        UsageError: The path is refused by `output_file`.
+    A missing folder is created. On an error in the block the temporary file is removed, and an existing file `path`
+    stays unchanged. The new file keeps the permissions of the existing one. If `path` is a link, its target is
+    replaced. An OSError names `path`. UsageError is raised if `output_file` refuses the path.
     """
     with naming(path), _temporary(output_file(path)) as temporary:
         yield temporary

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Front ends: parts of a model that compute the features of raw audio, so that an app needs no signal processing.
 
-The input of a model with a front end is raw samples (T, B, hop), from -1 to 1: one step reads one hop of new samples.
-The layers read the features (T, B, bands). The state of the model begins with the state of its front end, so a stream
-may be cut anywhere between two hops.
+The input of a model with a front end is raw samples (T, B, stack * hop), from -1 to 1. One step reads `stack` hops of
+new samples and computes one frame of features for each hop. The layers read these frames side by side, oldest first:
+(T, B, stack * bands). By default, `stack` is 1. The state of the model begins with the state of its front end, so a
+stream may be cut anywhere between two steps.
 
-`SequenceModel("sarnn", 160, 96, 12, frontend="logmel", normalise="floor")` reads 10 ms of audio at 16 kHz at each step.
-On the command line the settings are words: `frontend=logmel hop=160 bands=40`. `mean` and `std` standardise the
-features, not the samples.
+`SequenceModel("sarnn", 160, 96, 12, frontend="logmel", normalise="floor")` reads 10 ms of audio at 16 kHz at each step,
+and `SequenceModel("gru", 640, 96, 2, frontend="logmel", stack=4)` reads 40 ms. On the command line the settings are
+words: `frontend=logmel hop=160 bands=40 stack=4`. `mean` and `std` standardise the features, not the samples.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -37,9 +40,16 @@ class FrontendConfig:
     ] = None
     sample_rate: Annotated[Samples, Field(description="Samples of audio per second.")] = 16000
     window_size: Annotated[
-        Samples, Field(description="Length in samples of the window that a step's features are computed from.")
+        Samples, Field(description="Length in samples of the windows that features are computed from.")
     ] = 400
-    hop: Annotated[Samples, Field(description="New samples of audio at each step.")] = 160
+    hop: Annotated[Samples, Field(description="Samples from the start of a window to that of the next one.")] = 160
+    stack: Annotated[
+        Samples,
+        Field(
+            le=4096,
+            description="Number of windows at each step, whose features are stacked; a step reads as many hops.",
+        ),
+    ] = 1
     bands: Annotated[Samples, Field(description="Number of mel bands, which are the features.")] = 40
     low_frequency: Annotated[float, Field(ge=0, description="Lowest frequency of the mel bands in Hz.")] = 20.0
     high_frequency: Annotated[
@@ -55,16 +65,26 @@ class FrontendConfig:
     ] = "log"
     floor_rise: Annotated[
         float,
-        Field(gt=0, le=1, description="Share of the gap to the log energy by which the noise floor rises per step."),
+        Field(gt=0, le=1, description="Share of the gap to the log energy by which the noise floor rises per hop."),
     ] = 0.02
     floor_fall: Annotated[
         float,
-        Field(gt=0, le=1, description="Share of the gap to the log energy by which the noise floor falls per step."),
+        Field(gt=0, le=1, description="Share of the gap to the log energy by which the noise floor falls per hop."),
     ] = 0.2
     pcen_smoothing: Annotated[
         float,
-        Field(gt=0, le=1, description="Share of the gap to the energy that pcen's smooth energy closes per step."),
+        Field(gt=0, le=1, description="Share of the gap to the energy that pcen's smooth energy closes per hop."),
     ] = 0.025
+
+    @property
+    def samples(self) -> int:
+        """Number of new samples at each step."""
+        return self.stack * self.hop
+
+    @property
+    def features(self) -> int:
+        """Number of features at each step."""
+        return self.stack * self.bands
 
 
 # largest number of samples in frames whose energies are computed at once
@@ -73,6 +93,8 @@ _CACHED = 1 << 18
 
 class LogMel(nn.Module):
     """Front end that computes mel energies of the newest samples, with the normalisation log, floor or pcen.
+
+    At each hop t, where a step has `stack` hops:
 
     s_t = the last window_size samples up to the end of hop t; samples before the first are 0
     X_t = FFT_N(w ⊙ s_t)                         w_n = 1/2 - 1/2 cos(2πn / window_size); zeros up to N, a power of two
@@ -100,7 +122,7 @@ class LogMel(nn.Module):
 
     Shapes: log_alpha = log α, log_delta = log δ and log_r = log r (bands,) are learned; initially α = 0.98, δ = 2 and
     r = 0.5. The states are samples (window_size - hop,), noise_floor = n and smooth_energy = m (bands,). They start at
-    0, so that at the first step n becomes x_t and m becomes E_t. A step near silence barely changes the next ones,
+    0, so that at the first hop n becomes x_t and m becomes E_t. A hop near silence barely changes the next ones,
     because `follow` has no jump. A window shorter than the hop, a filter that covers no frequency of the FFT, and
     frequencies above half the sample rate raise UsageError.
     Source of the noise floor: the asymmetric filter of Kim, Stern, "Power-Normalized Cepstral Coefficients (PNCC) for
@@ -122,6 +144,7 @@ class LogMel(nn.Module):
                 "a longer window or a smaller hop"
             )
         self.config = config
+        self._reads_energies = False
         self.size = fft_size(config.window_size)
         filters = mel_filters(config)
         self._weights = int(np.count_nonzero(filters))
@@ -144,22 +167,52 @@ class LogMel(nn.Module):
         samples = {"samples": overlap} if overlap else {}
         return samples | ({} if self.memory is None else {self.memory: self.config.bands})
 
+    @property
+    def input_size(self) -> int:
+        """Number of inputs at a step: samples, or energies within `on_energies`."""
+        return self.config.features if self._reads_energies else self.config.samples
+
+    @contextmanager
+    def on_energies(self) -> Iterator[None]:
+        """Within this context the input is mel energies (T, B, stack * bands), as `energies` computes them."""
+        before, self._reads_energies = self._reads_energies, True
+        try:
+            yield
+        finally:
+            self._reads_energies = before
+
     def initial_state(self, batch: int, like: Tensor) -> State:
         return tuple(like.new_zeros(batch, width) for width in self.widths.values())
 
-    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute the features (T, B, bands) of samples x (T, B, hop), and the state of the front end after step T."""
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Compute the features of samples, and the state of the front end after the last step.
+
+        Args:
+            x: Samples (T, B, stack * hop), or energies (T, B, stack * bands) within `on_energies`, which leave the
+                state of the samples as it is.
+            state: State to start from. Default: `initial_state`.
+
+        Returns:
+            The features (T, B, stack * bands), those of a step's first hop first, and the state.
+        """
+        state = self.initial_state(x.shape[1], x) if state is None else state
         named = dict(zip(self.widths, state, strict=True))
-        signal = x.transpose(0, 1).reshape(x.shape[1], -1)
-        if "samples" in named:
-            signal = torch.cat([named["samples"], signal], 1)
-            named["samples"] = signal[:, -self.widths["samples"] :]
-        energy = self.energies(signal)
+        if self._reads_energies:
+            frames = x.reshape(*x.shape[:2], self.config.stack, self.config.bands)
+            energy = frames.transpose(1, 2).flatten(0, 1)
+        else:
+            signal = x.transpose(0, 1).reshape(x.shape[1], -1)
+            if "samples" in named:
+                signal = torch.cat([named["samples"], signal], 1)
+                named["samples"] = signal[:, -self.widths["samples"] :]
+            energy = self.energies(signal)
         y = energy if self.config.normalise == "pcen" else torch.log(1 + energy / self.config.energy_floor)
         if self.memory is not None:
             followed = self._followed(y, named[self.memory])
             named[self.memory] = followed[-1]
             y = self._pcen(energy, followed) if self.config.normalise == "pcen" else y - followed
+        if self.config.stack > 1:
+            y = y.reshape(len(x), self.config.stack, *y.shape[1:]).transpose(1, 2).flatten(2)
         return y, tuple(named.values())
 
     def energies(self, signal: Tensor) -> Tensor:
@@ -196,7 +249,7 @@ class LogMel(nn.Module):
         return normalised
 
     def macs(self) -> int:
-        """Count the multiply-adds of a step, with a real FFT.
+        """Count the multiply-adds of a step, with a real FFT: those of a hop times `stack`.
 
         The product with the window takes window_size multiply-adds. The FFT of N real numbers takes N log₂ N. It is
         computed as a radix-2 FFT of N/2 complex numbers, from which the spectrum of the N real ones is then formed;
@@ -206,4 +259,4 @@ class LogMel(nn.Module):
         """
         tracking = 0 if self.memory is None else self.config.bands
         transform = self.size * (self.size.bit_length() - 1)
-        return self.config.window_size + transform + self.size + 2 + self._weights + tracking
+        return self.config.stack * (self.config.window_size + transform + self.size + 2 + self._weights + tracking)

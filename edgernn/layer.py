@@ -141,16 +141,16 @@ class RecurrentLayer(nn.Module):
     op_key._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     @property
-    def kind(self) -> str:
+    def kernel_name(self) -> str:
         """Name of the layer's native kernel: its parts joined by "+", as in "gru-d+gru-before+selective".
 
         The parts are the imputer, the cell, the update rule, "low-rank" and the normalisation. A part that the layer
         does not have is left out, and so is the rule "always", which updates all neurons at every step.
         """
-        return self.kind_of(self.cell.form)
+        return self.kernel_name_of(self.cell.form)
 
-    def kind_of(self, form: str) -> str:
-        """Return the kernel name `kind` with `form` in place of the cell's name, such as "*" for a custom cell."""
+    def kernel_name_of(self, form: str) -> str:
+        """Return the `kernel_name` with `form` in place of the cell's name, such as "*" for a custom cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.is_dense() else [form, self.rule.name]

@@ -95,6 +95,10 @@ class Recorder:
     training: bool
     _mark: tuple[Any, ...] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy has no records of forward passes, as their tensors with gradients cannot be copied
+        return {**self.__dict__, "traces": [], "earlier": []}
+
     def recurrent_layers(self) -> "list[RecurrentLayer]":
         """List the layers in the order of their records."""
         raise NotImplementedError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the native libraries, which lie in the folder of the package edgernn.runtime."""
+"""Paths of the native libraries, which lie in the folder of edgernn.runtime; `runtime.library` loads them."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -32,20 +32,12 @@ def _hertz(mel: float) -> float:
 
 
 def mel_filters(config: Any) -> NDArray[np.float64]:
-    """Compute the mel filter bank, in the definition of Slaney, "Auditory Toolbox", version 2, 1998.
+    """Compute the mel filters of Slaney, "Auditory Toolbox", version 2, 1998; UsageError for invalid settings.
 
     Filter b is a triangle over the frequencies f_b, f_{b+1}, f_{b+2}, which are equally spaced in mel from
-    low_frequency to high_frequency. Its height is 2 / (f_{b+2} - f_b), so that all filters have the same area.
-
-    Args:
-        config: The definition of the features.
-
-    Returns:
-        Weights (bands, N/2 + 1) of the frequencies of an FFT of size N = `fft_size(window_size)`.
-
-    Raises:
-        UsageError: The frequencies exceed half the sample rate or are not in order, or a filter covers no frequency of
-            the FFT.
+    low_frequency to high_frequency. Its height is 2 / (f_{b+2} - f_b), so that all filters have the same area. The
+    result has the weights (bands, N/2 + 1) of the frequencies of an FFT of size N = `fft_size(window_size)`. The
+    frequencies must be in order, up to half the sample rate, and each filter must cover a frequency of the FFT.
     """
     half = config.sample_rate / 2
     low, high = config.low_frequency, half if config.high_frequency is None else config.high_frequency

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Description of the machine on which times are measured."""
+"""Model name of the processor, for reports of times; `bench.provenance` describes the whole machine."""
 
 import platform
 from pathlib import Path

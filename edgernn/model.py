@@ -30,10 +30,10 @@ with needed_by("edgernn.model"):
         last_steps,
         present_steps,
         reversed_time,
-        run_padded,
+        run_layer,
         without_padding,
     )
-    from edgernn.weight_types import Rounding
+    from edgernn.rounded_weights import Rounding
 
 
 class RecurrentModel(Recorder, nn.Module):
@@ -50,10 +50,6 @@ class RecurrentModel(Recorder, nn.Module):
         self.rounding = Rounding()
         self._background: Tensor | None = None
         self._background_weight = 1.0
-
-    def __getstate__(self) -> dict[str, Any]:
-        # a copy has no records of forward passes, as their tensors with gradients cannot be copied
-        return {**self.__dict__, "traces": [], "earlier": []}
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the `RecurrentLayer` objects of the network, in the order of their registration as submodules."""
@@ -226,8 +222,8 @@ class SequenceModel(ConfiguredModel):
     bidirectional: Each layer has a second cell, which reads the sequence backwards.
     last_size: Number of neurons in the last layer.
     mean, std: Statistics (I,) that standardise the input: (x - mean) / std.
-    frontend: "logmel", log mel features of audio. x is then raw audio (T, B, hop): each step gets the next hop samples,
-        and I = hop. mean and std (bands,) standardise the features, one per mel band (`edgernn.frontends`).
+    frontend: "logmel", log mel features of audio. x is then raw audio (T, B, I): each step gets the next
+        I = stack * hop samples. mean and std (stack * bands,) standardise the features (`edgernn.frontends`).
     rank: Rank of low-rank recurrent weights (`LowRank`).
     density: Share of nonzero blocks in sparse recurrent weights (`BlockSparse`), which `prune` selects in training.
     norm: "layer" or "recurrent-batch". The latter has statistics per step, up to step norm_steps (`cells.norm`).
@@ -238,7 +234,7 @@ class SequenceModel(ConfiguredModel):
         E (vocabulary, I), which starts as U(-0.1, 0.1).
     tied: The head's weight is E, so that O must be vocabulary and `width` must be I.
     weights: Type to which all matrices are rounded in forward passes, as in an exported file: "float32", "bfloat16" or
-        "int8". Gradients are those of the parameters, which stay float32 (`weight_types.Rounding`).
+        "int8". Gradients are those of the parameters, which stay float32 (`rounded_weights.Rounding`).
     dropout_embedding, dropout_input, dropout_hidden, dropout_output: Dropout rates of words, of the first layer's
         input, between layers, and of the last layer's output; one mask for all steps (`edgernn.dropout`).
     weight_drop, weight_drop_input: DropConnect rates of the weights R and C, and of the weights W and V.
@@ -412,15 +408,10 @@ class SequenceModel(ConfiguredModel):
                 background, weights = self._steps(y, counts, bool(direction))
                 rates = (dropout.weight, dropout.weight_input) if self.training else (0.0, 0.0)
                 run = with_dropped_weights(layer, *rates, self.rounding.of(layer))
-                read = reversed_time(y, counts) if direction else y
-                if counts is None:
-                    layer.step_weights = weights
-                    out, final, trace = run(read, layer_state)
-                else:
-                    out, final, trace = run_padded(
-                        layer, run, read, layer_state, counts, weights, needs_state=needs_state
-                    )
-                outputs.append(reversed_time(out, counts) if direction else out)
+                out, final, trace = run_layer(
+                    layer, run, y, layer_state, counts, weights, reverse=direction == 1, needs_state=needs_state
+                )
+                outputs.append(out)
                 # the backward direction's final state, which has read the whole sequence, is at the first step
                 tops.append(final[0])
                 last += final
@@ -480,9 +471,10 @@ class SequenceModel(ConfiguredModel):
 
     def _check_numbers(self, x: Tensor) -> None:
         """Raise UsageError unless x has the shape (T, B, I) and a dtype that the weights can be computed with."""
-        if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
-            remedy = "; add the axis B with x.unsqueeze(1)" if x.ndim == 2 and x.shape[-1] == self.input_size else ""
-            raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}{remedy}")
+        size = self.input_size if self.frontend is None else self.frontend.input_size
+        if x.ndim != 3 or x.shape[-1] != size or x.shape[0] < 1:
+            remedy = "; add the axis B with x.unsqueeze(1)" if x.ndim == 2 and x.shape[-1] == size else ""
+            raise UsageError(f"x: expected shape (T >= 1, B, {size}), got {tuple(x.shape)}{remedy}")
         dtype = self.input_mean.dtype
         samples = self.frontend is not None and not x.is_floating_point()
         if x.dtype == torch.bool or samples or torch.promote_types(x.dtype, dtype) != dtype:
@@ -506,8 +498,7 @@ class SequenceModel(ConfiguredModel):
             heard: State = ()
             if self.frontend is not None:
                 count = len(self.frontend.widths)
-                start = self.frontend.initial_state(x.shape[1], x) if state is None else state[:count]
-                x, heard = self.frontend(x, start)
+                x, heard = self.frontend(x, None if state is None else state[:count])
             # also for mean 0 and std 1, as a check for them would take longer
             return (x - self.input_mean) / self.input_std, heard, counts
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:

@@ -20,14 +20,14 @@ with needed_by("edgernn.nn"):
 
     from edgernn.cells.base import Cell
     from edgernn.config import LayerConfig
-    from edgernn.convert import check_permanent, merged_biases
+    from edgernn.convert import check_permanent, copy_weights, suffixes
     from edgernn.errors import UsageError
     from edgernn.kernels import why_loop
     from edgernn.layer import RecurrentLayer, Trace, python_loop
     from edgernn.layer_trace import Recorder
     from edgernn.model import RecurrentModel
     from edgernn.names import resolve
-    from edgernn.padding import checked_lengths, reversed_time, run_padded, without_padding
+    from edgernn.padding import checked_lengths, run_layer, without_padding
     from edgernn.rules.base import UpdateRule
     from edgernn.settings import bind, build, fields_of, options_of
     from edgernn.steering import Steering, SteeringState, check_steerable
@@ -86,10 +86,6 @@ class _Recurrent(Recorder, nn.Module):
         self.layers = nn.ModuleList(config.make(inputs, hidden) for inputs, hidden in sizes)
         self.traces, self.earlier = [], []
 
-    def __getstate__(self) -> dict[str, Any]:
-        # a copy has no records of forward passes, as their tensors with gradients cannot be copied
-        return {**self.__dict__, "traces": [], "earlier": []}
-
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the layers of class `RecurrentLayer`."""
         return list(self.layers)  # type: ignore[arg-type]
@@ -124,12 +120,13 @@ class _Recurrent(Recorder, nn.Module):
     def _joined(self, states: list[tuple[Tensor, ...]]) -> States:
         count = self._stacked
         stacked = [torch.stack(tensors) for tensors in zip(*(state[:count] for state in states), strict=True)]
-        joined = (*stacked, *(tensor for state in states for tensor in state[count:]))
-        return joined[0] if len(joined) == 1 else joined
+        return _untupled((*stacked, *(tensor for state in states for tensor in state[count:])))
 
     def _split(self, state: States, batch: int) -> list[tuple[Tensor, ...]]:
         layers, count = self.recurrent_layers(), self._stacked
-        tensors = (state,) if isinstance(state, Tensor) else tuple(state)
+        tensors = _tuple(state)
+        for tensor in tensors:
+            _check_tensor("state", tensor, self)
         widths: list[tuple[int, ...]] = [(len(layers), batch, self.hidden_size)] * count
         widths += [(batch, width) for layer in layers for width in list(layer.widths.values())[count:]]
         got = [tuple(tensor.shape) for tensor in tensors]
@@ -201,8 +198,8 @@ class Recurrent(_Recurrent):
                 H), as in torch.nn.GRU. Other ones, as those of the rule, follow for each layer as (B, width). Default:
                 `initial_state`.
             lengths: Number of steps of each sequence (B,), if they differ. x at later steps is not read and the output
-                there is 0. The returned state is that after each sequence's own last step. In an exported graph, such
-                a layer must have the state h alone.
+                there is 0. The returned state is that after each sequence's own last step. A file may read no other
+                state than h of such a layer, and a compiled graph takes no layer with others.
 
         Returns:
             The output of the last layer (T, B, H · directions), in the layout of x, and the last state, in the layout
@@ -213,12 +210,13 @@ class Recurrent(_Recurrent):
         """
         if isinstance(x, PackedSequence):
             return self._packed(x, state)
+        _check_tensor("x", x, self)
         if x.ndim == 2 and lengths is None:
             batched = None if state is None else tuple(s.unsqueeze(-2) for s in _tuple(state))
             y, last = self.forward(x.unsqueeze(0 if self.batch_first else 1), batched)
             assert isinstance(y, Tensor)
-            single = tuple(s.squeeze(-2) for s in _tuple(last))
-            return y.squeeze(0 if self.batch_first else 1), single[0] if isinstance(last, Tensor) else single
+            single = _untupled(tuple(s.squeeze(-2) for s in _tuple(last)))
+            return y.squeeze(0 if self.batch_first else 1), single
         x = x.transpose(0, 1) if self.batch_first and x.ndim == 3 else x
         if x.ndim != 3 or x.shape[2] != self.input_size or not x.is_floating_point():
             axes = "B, T" if self.batch_first else "T, B"
@@ -238,12 +236,8 @@ class Recurrent(_Recurrent):
             outputs = []
             for direction in range(directions):
                 layer, start = layers[i + direction], states[i + direction]
-                read = reversed_time(y, counts) if direction else y
-                if counts is None:
-                    out, last, trace = layer(read, start)
-                else:
-                    out, last, trace = run_padded(layer, layer, read, start, counts)
-                outputs.append(reversed_time(out, counts) if direction else out)
+                out, last, trace = run_layer(layer, layer, y, start, counts, reverse=direction == 1)
+                outputs.append(out)
                 lasts.append(last)
                 traces.append(trace)
             y = outputs[0] if directions == 1 else torch.cat(outputs, -1)
@@ -294,30 +288,30 @@ class RecurrentCell(_Recurrent):
     def initial_state(self, batch: int, like: Tensor) -> States:
         """Return the state before the first step, in dtype and device of `like`."""
         (layer,) = self.recurrent_layers()
-        state = layer.initial_state(batch, like)
-        return state[0] if len(state) == 1 else state
+        return _untupled(layer.initial_state(batch, like))
 
     def forward(self, x: Tensor, state: States | None = None) -> States:
         """Compute the next state from the input x (B, I) or (I,) and the state before.
 
         The output is its first tensor, h (B, H). A state of several tensors, as c or those of the rule, is a tuple.
         """
+        _check_tensor("x", x, self)
         if x.ndim == 1:
             batched = None if state is None else tuple(s.unsqueeze(0) for s in _tuple(state))
-            last = tuple(s.squeeze(0) for s in _tuple(self.forward(x.unsqueeze(0), batched)))
-            return last[0] if len(last) == 1 else last
+            return _untupled(tuple(s.squeeze(0) for s in _tuple(self.forward(x.unsqueeze(0), batched))))
         if x.ndim != 2 or x.shape[1] != self.input_size or not x.is_floating_point():
             got = f"{x.dtype} {tuple(x.shape)}"
             raise UsageError(f"x: expected floats (B, {self.input_size}), got {got}; pass one step of each sequence")
         (layer,), batch = self.recurrent_layers(), x.shape[0]
         before = _tuple(self.initial_state(batch, x) if state is None else state)
+        for tensor in before:
+            _check_tensor("state", tensor, self)
         widths = [(batch, width) for width in layer.widths.values()]
         if (shapes := [tuple(s.shape) for s in before]) != widths:
             raise UsageError(f"state: expected shapes {widths}, got {shapes}; pass the last state, or None")
-        after: tuple[Tensor, ...]
         _, after, trace = layer(x.unsqueeze(0), before)
         self.record([trace])
-        return after[0] if len(after) == 1 else after
+        return _untupled(after)
 
 
 class CausalConv1d(nn.Conv1d):
@@ -371,9 +365,13 @@ class CausalConv1d(nn.Conv1d):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Convolve x (B, C, T) after the inputs in `state`; return y (B, out_channels, T) and the next state."""
+        _check_tensor("x", x, self)
         if x.ndim != 3 or x.shape[1] != self.in_channels:
             raise UsageError(f"x: expected shape (B, {self.in_channels}, T), got {tuple(x.shape)}; transpose it")
+        if x.shape[2] < 1:
+            raise UsageError("x: expected at least one step, got none; pass a longer sequence")
         state = self.initial_state(x.shape[0], x) if state is None else state
+        _check_tensor("state", state, self)
         if state.shape[1:] != (self.in_channels, self.memory) or state.shape[0] != x.shape[0]:
             expected = (x.shape[0], self.in_channels, self.memory)
             raise UsageError(
@@ -462,10 +460,9 @@ def _not_convertible(module: nn.Module) -> str | None:
 
 def _converted(module: Any, settings: dict[str, Any]) -> nn.Module:
     """Return the layer of edgernn with the weights of a recurrent module of torch."""
-    cell = _TORCH[type(module)]
+    cell, names = _TORCH[type(module)], [""]
     if isinstance(module, nn.RNNCellBase):
         new: _Recurrent = RecurrentCell(cell, module.input_size, module.hidden_size, **settings)
-        suffixes = [""]
     else:
         new = Recurrent(
             cell,
@@ -477,22 +474,15 @@ def _converted(module: Any, settings: dict[str, Any]) -> nn.Module:
             dropout=module.dropout,
             **settings,
         )
-        ends = ("", "_reverse") if module.bidirectional else ("",)
-        suffixes = [f"_l{i}{end}" for i in range(module.num_layers) for end in ends]
+        names = suffixes(module)
     like: Tensor = next(module.parameters())
     new.to(device=like.device, dtype=like.dtype)
-    with torch.no_grad():
-        for layer, suffix in zip(new.recurrent_layers(), suffixes, strict=True):
-            weights = [getattr(module, f"{name}{suffix}") for name in ("weight_ih", "weight_hh")]
-            layer.cell.W.copy_(weights[0])
-            layer.cell.R.copy_(weights[1])
-            for ours, theirs in zip((layer.cell.W, layer.cell.R), weights, strict=True):
-                ours.requires_grad_(theirs.requires_grad)
-            if module.bias:
-                layer.cell.b.copy_(merged_biases(cell, *(getattr(module, f"bias_{n}{suffix}") for n in ("ih", "hh"))))
-            else:
-                # the module has none to train
-                layer.cell.b.zero_().requires_grad_(False)
+    for layer, suffix in zip(new.recurrent_layers(), names, strict=True):
+        copy_weights(layer.cell, module, suffix)
+        layer.cell.W.requires_grad_(getattr(module, f"weight_ih{suffix}").requires_grad)
+        layer.cell.R.requires_grad_(getattr(module, f"weight_hh{suffix}").requires_grad)
+        # a module without biases has none to train
+        layer.cell.b.requires_grad_(module.bias)
     return new.train(module.training)
 
 
@@ -644,4 +634,27 @@ def steer(module: nn.Module, skip: float = 0.8, *, steps: int) -> Steer:
 
 
 def _tuple(state: States) -> tuple[Tensor, ...]:
-    return (state,) if isinstance(state, Tensor) else tuple(state)
+    return tuple(state) if isinstance(state, tuple | list) else (state,)
+
+
+def _untupled(state: tuple[Tensor, ...]) -> States:
+    return state[0] if len(state) == 1 else state
+
+
+def _check_tensor(name: str, value: object, module: nn.Module) -> None:
+    """Raise UsageError unless an argument is a tensor with the device and dtype of the module's weights."""
+    if not isinstance(value, Tensor):
+        got = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        raise UsageError(f"{name}: expected a torch.Tensor, got {got}; convert it with torch.as_tensor")
+    # a replica of torch.nn.DataParallel has no parameters
+    like = next(module.parameters(), value)
+    if value.device != like.device:
+        raise UsageError(
+            f"{name}: expected a tensor on {like.device}, got one on {value.device}; move it with "
+            f"{name}.to({str(like.device)!r})"
+        )
+    if value.dtype != like.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise UsageError(
+            f"{name}: expected {like.dtype}, got {value.dtype}; convert it with {name}.to({like.dtype}), or the "
+            f"weights with module.to({value.dtype})"
+        )

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from edgernn.cell_files import described, line_of
@@ -26,8 +27,8 @@ from edgernn.frontends import LogMel
 from edgernn.layer import RecurrentLayer, Trace, python_loop
 from edgernn.model import ConfiguredModel
 from edgernn.nn import convert, recurrent_modules
+from edgernn.rounded_weights import Rounding, matrices
 from edgernn.rules.base import UpdateRule
-from edgernn.weight_types import Rounding, matrices
 
 # names of constructor arguments that the task sets
 FROM_TASK = ("input_size", "output_size", "vocabulary")
@@ -92,6 +93,11 @@ class OwnNetwork(ConfiguredModel):
         self.config, self.output, self.rounding = config, config.head.output, Rounding(config.weights)
         self.frontend = None if config.frontend.name is None else LogMel(config.frontend)
         self.network = convert(_constructed(config)).module
+        if any(map(is_lazy, self.network.parameters())):
+            raise UsageError(
+                f"{config.title}: expected layers of known sizes, got one that finds its size in forward(), such as "
+                "nn.LazyLinear; give its sizes"
+            )
         for name, numbers in (("input_mean", config.input.mean), ("input_std", config.input.std)):
             self.register_buffer(name, torch.tensor(numbers).expand(config.features).clone())
         if not self.recurrent_layers():
@@ -144,8 +150,7 @@ class OwnNetwork(ConfiguredModel):
         before = state
         if self.frontend is not None:
             count = len(self.frontend.widths)
-            start = self.frontend.initial_state(batch, x) if state is None else state[:count]
-            x, heard = self.frontend(x, start)
+            x, heard = self.frontend(x, None if state is None else state[:count])
             before = None if state is None else state[count:]
         if self.vocabulary is None:
             x = (x - self.input_mean) / self.input_std
@@ -266,17 +271,18 @@ class OwnNetwork(ConfiguredModel):
             self.train(was_training)
 
     def check(self, x: Tensor) -> None:
-        """Try the network before its training.
+        """Try the network on sequences x (T, B, I), or words (T, B), before its training.
 
-        Args:
-            x: Some sequences (T, B, I), or words (T, B).
-
-        Raises:
-            EdgernnError: forward() fails.
-            UsageError: Its outputs have another shape, or they change if a sequence is run in two parts.
+        EdgernnError is raised if forward() fails, and UsageError if its outputs have another shape or no gradient, or
+        change if a sequence is run in two parts.
         """
         x = x[:_TRIED]
-        self._guarded(partial(self, x))
+        y, _ = self._guarded(torch.enable_grad()(partial(self, x)))
+        if not y.requires_grad:
+            raise UsageError(
+                f"{self.config.title}: forward: expected y with a gradient, got one without; leave out torch.no_grad() "
+                "and detach()"
+            )
         if self._layout is None:
             return
         double = copy.deepcopy(self).double()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of sequences of unequal lengths: x (T, B, I) is padded at the end, and layers leave the padding out."""
+"""Batches of sequences of unequal lengths in torch: x (T, B, I) is padded at the end; layers leave the padding out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +11,9 @@ from edgernn.cells.base import State
 from edgernn.dropout import Runs
 from edgernn.errors import UsageError
 from edgernn.layer import RecurrentLayer, Trace, joined
+
+# node of ONNX that stands for the states that no graph has after sequences of unequal lengths
+UNKNOWN_STATES = "ai.edgernn::UnknownStates"
 
 
 def checked_lengths(lengths: Tensor | Sequence[int], x: Tensor) -> Tensor:
@@ -62,25 +65,28 @@ def check_lengths(layer: RecurrentLayer) -> None:
         )
 
 
-def run_padded(
+def run_layer(
     layer: RecurrentLayer,
     run: Runs,
     x: Tensor,
     state: State,
-    lengths: Tensor,
+    lengths: Tensor | None,
     weights: Tensor | None = None,
     *,
+    reverse: bool = False,
     needs_state: bool = True,
 ) -> tuple[Tensor, State, Trace]:
-    """Run a layer over sequences of these lengths.
+    """Run a layer over sequences, of these lengths if given.
 
     Args:
         layer: The layer.
         run: The layer, or a function that runs it with other weights.
-        x: Padded input (T, B, I), finite in the padding, too.
+        x: Input (T, B, I), finite in the padding, too.
         state: State before the first step.
-        lengths: Number of steps of each sequence (B,).
-        weights: Factors of the steps in the penalty on updates (T, B). Default: 1.
+        lengths: Number of steps of each sequence (B,); None if all have T.
+        weights: Factors of the steps in the penalty on updates (T, B), in the order in which the layer reads them.
+            Default: 1.
+        reverse: Read each sequence backwards.
         needs_state: Return the whole last state, which takes one run for each different length if the layer has other
             states than h. Otherwise one run over the padded batch is enough.
 
@@ -89,25 +95,43 @@ def run_padded(
         tensor alone without `needs_state`; and the record of the steps within the lengths.
 
     Raises:
-        UsageError: A cell whose steps depend on the length of the sequence. In an exported or compiled graph, a layer
-            with other states than h.
+        UsageError: A cell whose steps depend on the length of the sequence. In a compiled graph, a layer with other
+            states than h; a graph of ONNX may not read them.
     """
+    if reverse:
+        y, last, trace = run_layer(
+            layer, run, reversed_time(x, lengths), state, lengths, weights, needs_state=needs_state
+        )
+        return reversed_time(y, lengths), last, trace
+    if lengths is None:
+        layer.step_weights = weights
+        return run(x, state)
     check_lengths(layer)
-    if needs_state and layer.states != ("h",):
-        if torch.compiler.is_compiling():
-            names = ", ".join(layer.states)
-            raise UsageError(
-                f"lengths: expected a layer with the state h alone in an exported or compiled graph, got {names}; "
-                "leave out lengths, or use a cell such as gru"
-            )
+    more = state[1:] if needs_state else ()
+    if more and not torch.compiler.is_compiling():
         return _run_parts(layer, run, x, state, lengths, weights)
+    if more and not torch.onnx.is_in_onnx_export():
+        names = ", ".join(layer.states)
+        raise UsageError(
+            f"lengths: expected a layer with the state h alone in a traced or compiled graph, got {names}; "
+            "leave out lengths, or use a cell such as gru"
+        )
     present = present_steps(lengths, x)
     if not layer.rule.is_dense():
         layer.step_weights = present.to(x) if weights is None else present * weights
     y, _, trace = run(x, state)
     layer.step_weights = None
     y = torch.where(present.unsqueeze(-1), y, 0)
-    return y, (last_steps(y, lengths),), trace if torch.compiler.is_compiling() else trace.only(present)
+    unknown = _unknown_states(more, lengths) if more else ()
+    return y, (last_steps(y, lengths), *unknown), trace if torch.compiler.is_compiling() else trace.only(present)
+
+
+def _unknown_states(states: State, lengths: Tensor) -> State:
+    """Return values of states at the ends of sequences that a graph of ONNX cannot have, and may not read."""
+    dtypes, shapes = [torch.float32 for _ in states], [s.shape for s in states]
+    return tuple(
+        torch.onnx.ops.symbolic_multi_out(UNKNOWN_STATES, (*states, lengths), dtypes=dtypes, shapes=shapes, version=1)
+    )
 
 
 def _run_parts(

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from edgernn.errors import without_controls
+
 # seconds between two refreshes of a bar; no thread draws it, as that would disturb timings
 _REFRESH = 0.1
 
@@ -25,6 +27,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a line of text to standard error, above the bar if there is one."""
+        text = without_controls(text)
         if self._bar is None:
             # None in a process without streams; print would take standard output
             if sys.stderr is not None:

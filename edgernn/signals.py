@@ -55,25 +55,15 @@ def raising() -> Iterator[None]:
 
     numbers = (signal.SIGINT,) * (signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)
     with _handling(handler, (*numbers, *_ENDING)):
-        try:
-            yield
-        except Interrupted:
-            raise
-        except KeyboardInterrupt as stop:
-            # Ray replaces our Interrupted by a KeyboardInterrupt
-            if raised:
-                raise Interrupted.by(raised, str(stop)) from None
-            raise
+        yield
 
 
 @contextmanager
 def noting() -> Iterator[Callable[[], int]]:
     """Record SIGINT, SIGTERM and SIGHUP inside the block instead of raising an exception.
 
-    A Ctrl-C after the first signal raises KeyboardInterrupt.
-
-    Yields:
-        A function that returns the number of the first signal, or 0 if there was none.
+    It yields a function that returns the number of the first signal, or 0 if there was none. A Ctrl-C after the first
+    signal raises KeyboardInterrupt.
     """
     noted = 0
 

@@ -116,25 +116,14 @@ class Steering:
         state.z = min(max(state.z + change, -_BOUND), _BOUND)
 
     def missed(self, skip_percent: float) -> float:
-        """Return how far a percentage of skipped updates is from the wanted one, beyond the tolerance of 2 points.
-
-        Args:
-            skip_percent: Percentage of neuron updates that a network skips.
-
-        Returns:
-            The distance in percentage points minus TOLERANCE, or 0 within the tolerance.
-        """
+        """Return by how many points beyond TOLERANCE a percentage of skipped updates misses the wanted one."""
         return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
 
     def why_missed(self, skip_percent: float) -> str | None:
-        """Explain why a trained network does not skip the wanted share of its updates.
+        """Explain in a sentence why a trained network does not skip the wanted share of its updates.
 
-        Args:
-            skip_percent: Percentage of neuron updates that the network skips on the validation data.
-
-        Returns:
-            One sentence; None if the network skips the wanted share within TOLERANCE, or before the first training
-            step.
+        `skip_percent` is the percentage that it skips on the validation data. The result is None if that is within
+        TOLERANCE, or before the first training step.
         """
         if self.missed(skip_percent) == 0 or self.state is None:
             return None

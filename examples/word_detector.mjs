@@ -2,22 +2,26 @@
 // Detects spoken words in the scores of a model at each step, with the rule of edgernn.runtime.word_detection, which
 // defines it:
 //
-//   p_t = softmax(y_t)                   probabilities of the classes
-//   s_t = mean of p_t, p_{t-1}, ...      over `smoothing` seconds; before the first step, p is 0
+//   p_t = round(65536 softmax(y_t))          probabilities of the classes, as integers; NaN counts as 0
+//   s_t = mean of p_t, p_{t-1}, ... / 65536  over `smoothing` seconds; before the first step, p is 0
 //
-// The word with the largest s_t is detected at step t if its s_t is at least `threshold` and no word was detected in
-// the `refractory` seconds before.
+// The word with the largest s_t, the first one of several, is detected at step t if its s_t is at least `threshold` and
+// no word was detected in the `refractory` seconds before.
 
 const NOT_WORDS = ["_unknown_", "_silence_"];
+const ONE = 65536; // the integer that stands for the probability 1
 
 export class WordDetector {
   #last; // probabilities of the last steps: an array for each class
-  #step = 0;
-  #free = 0; // first step at which a word may be detected
+  #sums; // of these
+  #step;
+  #free; // first step at which a word may be detected
+  score; // largest average probability of a word at the last step
 
   /**
-   * classes: The names of the classes. seconds: The duration of a step. Throws if no class is a word, if the threshold
-   * is not above 0 and at most 1, and if another setting is not from 0 to 60 seconds.
+   * classes: The names of the classes. seconds: The duration of a step, model.inputs / model.sampleRate. The settings are
+   * those in the model's file, model.detection. Throws if no class is a word, if the threshold is not above 0 and at
+   * most 1, and if another setting is not from 0 to 60 seconds.
    */
   constructor(classes, seconds, { smoothing = 0.3, threshold = 0.5, refractory = 0.8 } = {}) {
     if (!(threshold > 0 && threshold <= 1)) {
@@ -32,22 +36,30 @@ export class WordDetector {
     this.threshold = threshold;
     this.width = steps(smoothing / seconds);
     this.gap = steps(refractory / seconds);
-    this.#last = classes.map(() => new Float64Array(this.width));
+    this.reset();
+  }
+
+  /** Starts a new stream. */
+  reset() {
+    this.#last = this.classes.map(() => new Uint32Array(this.width));
+    this.#sums = new Float64Array(this.classes.length);
+    this.#step = this.#free = this.score = 0;
   }
 
   /** Reads the scores of the next step. Returns the word that is detected at it, {step, word, score}, or undefined. */
   feed(scores) {
     const step = this.#step++;
-    softmax(scores).forEach((probability, label) => (this.#last[label][step % this.width] = probability));
-    if (step < this.#free) return undefined;
-    let best = { score: -1 };
-    for (const label of this.words) {
-      const score = this.#last[label].reduce((sum, probability) => sum + probability, 0) / this.width;
-      if (score > best.score) best = { step, word: this.classes[label], score };
-    }
-    if (best.score < this.threshold) return undefined;
+    const place = step % this.width;
+    softmax(scores).forEach((probability, label) => {
+      const rounded = probability > 0 ? Math.floor(probability * ONE + 0.5) : 0;
+      this.#sums[label] += rounded - this.#last[label][place];
+      this.#last[label][place] = rounded;
+    });
+    const best = this.words.reduce((a, b) => (this.#sums[b] > this.#sums[a] ? b : a));
+    this.score = this.#sums[best] / (ONE * this.width);
+    if (step < this.#free || this.score < this.threshold) return undefined;
     this.#free = step + this.gap;
-    return best;
+    return { step, word: this.classes[best], score: this.score };
   }
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 from edgernn.extras import needed_by
 
 with needed_by("edgernn.export"):
+    import torch
     from torch import nn
 
     from edgernn.convert import check_permanent
@@ -78,33 +79,35 @@ def to_onnx(
     path = Path(path)
     if path.is_dir():
         raise UsageError(f"path: expected a file to write, got the folder {path}; pass {path / 'model.onnx'}")
-    if isinstance(model, OwnNetwork):
-        if example is None:
-            raise UsageError("example: expected some sequences x (T, B, I), got none; pass them")
-        return export_own_network(model, path, example, metadata, weights or "float32")
-    if not isinstance(model, SequenceModel):
-        if weights not in (None, "float32"):
-            raise UsageError(f"weights: expected float32 for {type(model).__name__}, got {weights}; leave it out")
-        if example is None:
-            raise UsageError("example: expected the arguments of forward(), got none; pass a tensor or a tuple")
-        return export_network(model, path, example, inputs, outputs, dynamic_shapes, metadata, convert)
-    check_permanent(model)
-    weights = weights or model.rounding.weights
-    was_training = model.training
-    model.eval()
-    try:
-        check_goes_with(model.recurrent_layers(), weights)
-        exported = rounded(model, weights)
-        check_numbers(exported)
-        proto = build(exported, metadata, weights)
-        with replacing(path) as temporary:
-            temporary.write_bytes(proto.SerializeToString())
-            results = check(exported, temporary, example, whole_numbers=weights == "int8")
-    finally:
-        model.train(was_training)
-    if not any(f.domain == "ai.edgernn" for f in proto.functions):
-        raise EdgernnError(
-            f"{path}: expected functions of standard ONNX operators for the layers in the written file, got none; "
-            "report a bug"
-        )
-    return results
+    # the file computes in float32, also if the caller does not
+    with torch.autocast("cpu", enabled=False):
+        if isinstance(model, OwnNetwork):
+            if example is None:
+                raise UsageError("example: expected some sequences x (T, B, I), got none; pass them")
+            return export_own_network(model, path, example, metadata, weights or "float32")
+        if not isinstance(model, SequenceModel):
+            if weights not in (None, "float32"):
+                raise UsageError(f"weights: expected float32 for {type(model).__name__}, got {weights}; leave it out")
+            if example is None:
+                raise UsageError("example: expected the arguments of forward(), got none; pass a tensor or a tuple")
+            return export_network(model, path, example, inputs, outputs, dynamic_shapes, metadata, convert)
+        check_permanent(model)
+        weights = weights or model.rounding.weights
+        was_training = model.training
+        model.eval()
+        try:
+            check_goes_with(model.recurrent_layers(), weights)
+            exported = rounded(model, weights)
+            check_numbers(exported)
+            proto = build(exported, metadata, weights)
+            with replacing(path) as temporary:
+                temporary.write_bytes(proto.SerializeToString())
+                results = check(exported, temporary, example, whole_numbers=weights == "int8")
+        finally:
+            model.train(was_training)
+        if not any(f.domain == "ai.edgernn" for f in proto.functions):
+            raise EdgernnError(
+                f"{path}: expected functions of standard ONNX operators for the layers in the written file, got none; "
+                "report a bug"
+            )
+        return results

@@ -141,7 +141,10 @@ def _interface_rows(model: SequenceModel | OwnNetwork, task: Mapping[str, Any]) 
     if model.vocabulary is None and model.frontend is None:
         channels = task.get("channels")
         rows.append(("channels of x", ", ".join(channels) if channels else f"{model.input_size}, without names"))
-    if reading := task.get("reading"):
+    reading = task.get("reading")
+    if reading and "samples" in reading:
+        rows.append(("sequences", f"clips of {reading['samples']:,} samples; the loudest stretch of longer ones"))
+    elif reading:
         rate = reading["rate"] or reading["measured"]
         words = [f"{rate:.4g} rows a second"] if rate else []
         words += [f"windows of {reading['window']} rows"] if reading["window"] else []
@@ -206,7 +209,9 @@ def _taken(model: SequenceModel | OwnNetwork) -> str:
     if model.vocabulary is not None:
         return f"int64, words from 0 to {model.vocabulary - 1}"
     if model.frontend is not None:
-        return f"one hop of samples a step, from -1 to 1, at {model.frontend.config.sample_rate:,} Hz"
+        config = model.frontend.config
+        hops = "one hop" if config.stack == 1 else f"{config.stack} hops"
+        return f"{hops} of samples a step, from -1 to 1, at {config.sample_rate:,} Hz"
     return "taken as it comes" + " and standardised inside" * model.standardises
 
 
@@ -215,7 +220,8 @@ def _sizes(model: SequenceModel) -> str:
     text = "" if model.vocabulary is None else f"{counted(model.vocabulary, 'word')}, "
     if model.frontend is not None:
         settings = model.frontend.config
-        text += f"{settings.name} ({settings.normalise}) of {settings.hop} samples a step, "
+        stacked = f" in {settings.stack} windows" if settings.stack > 1 else ""
+        text += f"{settings.name} ({settings.normalise}) of {settings.samples} samples a step{stacked}, "
     text += f"I={model.config.features}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
     text += f", the last one of {model.last_size}" * (model.last_size is not None)
     text += "" if model.config.block is None else f", {model.config.block} blocks"

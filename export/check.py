@@ -213,13 +213,10 @@ def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
 
 @contextmanager
 def recorded_margins(rules: Sequence[UpdateRule]) -> Iterator[list[Tensor]]:
-    """Record how close decisions come to their thresholds in forward passes of Python loops inside a `with` block.
+    """Record how close decisions of these rules come to their thresholds in Python loops inside a `with` block.
 
-    Args:
-        rules: The update rules, whose method `decide` is wrapped in the block.
-
-    Yields:
-        A list to which each decision adds its distances (B,), divided by `UpdateRule.tie`.
+    It yields a list to which each decision adds its distances (B,), divided by `UpdateRule.tie`. The method `decide` of
+    the rules is wrapped in the block.
     """
     margins: list[Tensor] = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces the operators GRU and LSTM of an ONNX file by edgernn's layers with the update rule delta."""
+"""Replaces operators of an ONNX file, such as GRU and LSTM, by edgernn's layers with the update rule delta."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from edgernn.config import RuleConfig
 from edgernn.export.graph import IR_VERSION, add_layer, define_functions, layer_functions
+from edgernn.export.linear_nodes import LinearNode
 from edgernn.export.model_graph import ModelGraph
 from edgernn.export.recurrent_nodes import RecurrentNode, RecurrentNodes
 from edgernn.layer import RecurrentLayer
@@ -18,53 +19,65 @@ from edgernn.runtime.graph_queries import values_read
 from edgernn.runtime.library import DOMAIN
 
 
-def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
-    """Replace the GRU and LSTM operators of an ONNX model by edgernn's layers with the update rule delta.
+def with_delta(
+    operators: RecurrentNodes,
+    thresholds: Sequence[tuple[float, float]],
+    counts: bool,
+    maps: Sequence[LinearNode] = (),
+) -> onnx.ModelProto:
+    """Replace operators of an ONNX model by edgernn's layers with the update rule delta.
 
     Args:
         operators: The model with its GRU and LSTM operators; those in `RecurrentNodes.nodes` are replaced.
-        thresholds: Θ_x and Θ_h of each of `RecurrentNodes.nodes` (see `Delta`).
+        thresholds: Θ_x and Θ_h of each of `RecurrentNodes.nodes` (see `Delta`), then those of `maps`, which have no h.
         counts: Add an output NAME.macs (B,) for each layer: the number of multiply-adds that it executed.
+        maps: Linear maps that are replaced, too.
 
     Returns:
         The new model. If an operator reads its initial state from an input of the graph, the graph also gets an input
         NAME.STATE and an output NAME.STATE.next for each state of the rule of the new layer. All have the shape
         (B, width); the inputs are 0 before the first step.
     """
-    layers = []
-    for recurrent, (theta_x, theta_h) in zip(operators.nodes, thresholds, strict=True):
-        cell = recurrent.cell
+    proto, layers = operators.proto, []
+    nodes: list[RecurrentNode | LinearNode] = [*operators.nodes, *maps]
+    for operator, (theta_x, theta_h) in zip(nodes, thresholds, strict=True):
+        cell = operator.cell
         rule = Delta(cell.input_size, cell.hidden_size, theta_x, theta_h)
         layers.append(RecurrentLayer(cell, rule).eval())
     functions = layer_functions(layers)
     result = onnx.ModelProto()
-    result.CopyFrom(operators.proto)
+    result.CopyFrom(proto)
     graph, builder = result.graph, ModelGraph()
-    replaced = {recurrent.index: i for i, recurrent in enumerate(operators.nodes)}
-    for index, node in enumerate(operators.proto.graph.node):
+    replaced = {operator.index: i for i, operator in enumerate(nodes)}
+    for index, node in enumerate(proto.graph.node):
         if index not in replaced:
             builder.nodes.append(node)
             continue
         i = replaced[index]
-        recurrent, layer = operators.nodes[i], layers[i]
-        _add_states(builder, graph, recurrent, layer)
+        operator, layer = nodes[i], layers[i]
+        if isinstance(operator, LinearNode):
+            operator.add_rows(builder)
+        _add_states(builder, graph, operator, layer)
         counters: dict[str, list[str]] = {"updates": [], "macs": []}
         needs_y = bool(node.output[0])
-        y, _ = add_layer(builder, layer, functions[i], recurrent.name, recurrent.input("X"), needs_y, False, counters)
-        # the operator has an axis of directions
-        ends = [y, *(f"{recurrent.name}.{state}.next" for state in layer.cell.states)]
+        y, _ = add_layer(builder, layer, functions[i], operator.name, operator.input("X"), needs_y, False, counters)
+        # a recurrent operator has an axis of directions
+        ends = [y, *(f"{operator.name}.{state}.next" for state in layer.cell.states)]
+        if isinstance(operator, LinearNode):
+            operator.add_result(builder, y)
+            ends = []
         for axis, value, output in zip((1, 0, 0), ends, node.output, strict=False):
             if output:
-                builder.node("Unsqueeze", [value, _axis(builder, recurrent.name, axis)], output)
+                builder.node("Unsqueeze", [value, _axis(builder, operator.name, axis)], output)
         if counts:
             graph.output.append(helper.make_tensor_value_info(counters["macs"][0], TensorProto.INT64, ["B"]))
         else:
-            (new,) = (n for n in builder.nodes if n.domain == DOMAIN and n.name == recurrent.name)
+            (new,) = (n for n in builder.nodes if n.domain == DOMAIN and n.name == operator.name)
             new.output[1] = new.output[2] = ""
     del graph.node[:]
     graph.node.extend(builder.nodes)
     graph.initializer.extend(builder.weights)
-    remove_unused(graph, {recurrent.input(name) for recurrent in operators.nodes for name in "WRB"})
+    remove_unused(graph, {operator.input(name) for operator in nodes for name in "WRB"})
     if all(opset.domain != DOMAIN for opset in result.opset_import):
         result.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     result.functions.extend(define_functions(dict.fromkeys(functions)))
@@ -72,7 +85,9 @@ def with_delta(operators: RecurrentNodes, thresholds: Sequence[tuple[float, floa
     return result
 
 
-def _add_states(builder: ModelGraph, graph: onnx.GraphProto, recurrent: RecurrentNode, layer: RecurrentLayer) -> None:
+def _add_states(
+    builder: ModelGraph, graph: onnx.GraphProto, recurrent: RecurrentNode | LinearNode, layer: RecurrentLayer
+) -> None:
     """Add nodes, or inputs of the graph, that provide the states of a layer before its first step."""
     name, states = recurrent.name, layer.cell.states
     missing = [state for state in states if not recurrent.input(f"initial_{state}")]

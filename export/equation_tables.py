@@ -22,15 +22,10 @@ Projection = Callable[[UpdateRule], tuple[str | None, str | None]]
 
 
 def equation_tables(projection: Projection) -> str:
-    """Describe all built-in cells and update rules as JSON.
+    """Describe all built-in cells and update rules as JSON: an object "cells" and an object "rules", an entry a line.
 
-    Args:
-        projection: Function that takes an update rule, and returns the names of two of its parameters: W and b in
-            `UpdateRule.project`, which computes W x + b. A name is None if the rule lacks the parameter.
-
-    Returns:
-        The JSON text of an object with the keys "cells" and "rules". Each is an object from name to entry, with
-        one entry per line.
+    `projection` takes an update rule, and returns the names of its parameters W and b in `UpdateRule.project`, which
+    computes W x + b. A name is None if the rule lacks the parameter.
     """
     cells = {forms[0].form: _cell(forms) for cell in COMPILED.values() for forms in cell_forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}

@@ -27,9 +27,9 @@ from edgernn.export.graph import (
     layer_functions,
     layer_names,
 )
-from edgernn.export.kernels import without_kernel
+from edgernn.export.layer_functions import layer_weights, op_attributes
 from edgernn.export.model_graph import ModelGraph
-from edgernn.export.trace import layer_weights, op_attributes
+from edgernn.export.native_kernels import without_kernel
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Always, Delta
 from edgernn.runtime.info import read_info

@@ -13,7 +13,7 @@ from torch import Tensor
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.export.graph import layer_names
-from edgernn.export.trace import op_attributes
+from edgernn.export.layer_functions import op_attributes
 from edgernn.frontends import FrontendConfig
 from edgernn.model import SequenceModel
 from edgernn.names import check_built_in
@@ -40,22 +40,13 @@ _PCEN = ("alpha", "delta", "r")
 
 
 def read_exported(path: Path) -> tuple[SequenceModel, dict[str, Any]]:
-    """Read an exported ONNX file as a torch model.
+    """Read an exported ONNX file as a torch model in evaluation mode, with its metadata as `read_info` returns it.
 
     The weights of a bfloat16 or int8 file are converted to float32, and forward passes do not round them again. The
     sizes in the metadata are compared with the tensors of the file before memory is allocated for them. No Python file
-    that the metadata name is executed.
-
-    Args:
-        path: The ONNX file.
-
-    Returns:
-        The model in evaluation mode, and the metadata of the file, as `read_info` returns it.
-
-    Raises:
-        UsageError: The cell, the update rule or the imputer is none of edgernn's, but user-defined.
-        EdgernnError: The file was not exported by edgernn, is damaged, or has weights in another form than in training:
-            those of norm=recurrent-batch, which an export merges into constants.
+    that the metadata name is executed: UsageError is raised if the cell, the update rule or the imputer is
+    user-defined. EdgernnError is raised for a file that edgernn did not export, that is damaged, or that has weights in
+    another form than in training: those of norm=recurrent-batch, which an export merges into constants.
     """
     content = read_model(path)
     proto = parse(content, path)

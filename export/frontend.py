@@ -32,22 +32,20 @@ def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
     Args:
         graph: The graph.
         frontend: The front end.
-        x: Name of the samples (T, B, hop) in the graph: `hop` samples per step.
+        x: Name of the samples (T, B, stack * hop) in the graph.
 
     Returns:
-        Name of the features (T, B, bands) in the graph. The next value of each state gets the name of the state and
-        ".next", such as frontend.samples.next.
+        Name of the features (T, B, stack * bands) in the graph. The next value of each state gets the name of the state
+        and ".next", such as frontend.samples.next.
     """
     add = _Namespace(graph, frontend_constants(asdict(frontend.config)))
-    energy = _energies(add, frontend, _frames(add, frontend, x))
-    floor = add.constant("energy_floor")
-    if frontend.config.normalise == "pcen":
-        return _pcen(add, frontend, energy, floor)
-    ratio = add.node("Div", [energy, floor], "ratio")
-    features = add.node("Log", [add.node("Add", [ratio, add.constant("one")], "above_one")], "log")
-    if frontend.memory is None:
+    features = _features(add, frontend, x)
+    if frontend.config.stack == 1:
         return features
-    return add.node("Sub", [features, _followed(add, frontend, features)], "features")
+    # the frames of a step are neighbours only if the streams come first
+    frames = add.node("Transpose", [features], "features.by_stream", perm=[1, 0, 2])
+    stacked = add.node("Reshape", [frames, add.constant("stacked")], "stacked.by_stream")
+    return add.node("Transpose", [stacked], "stacked.features", perm=[1, 0, 2])
 
 
 class _Namespace:
@@ -69,11 +67,24 @@ class _Namespace:
         self._graph.nodes.append(helper.make_node("Scan", inputs, outputs, outputs[-1], num_scan_inputs=1, body=body))
 
 
+def _features(add: _Namespace, frontend: LogMel, x: str) -> str:
+    """Add nodes that compute one frame of features for each hop, and return their name: (T * stack, B, bands)."""
+    energy = _energies(add, frontend, _frames(add, frontend, x))
+    floor = add.constant("energy_floor")
+    if frontend.config.normalise == "pcen":
+        return _pcen(add, frontend, energy, floor)
+    ratio = add.node("Div", [energy, floor], "ratio")
+    features = add.node("Log", [add.node("Add", [ratio, add.constant("one")], "above_one")], "log")
+    if frontend.memory is None:
+        return features
+    return add.node("Sub", [features, _followed(add, frontend, features)], "features")
+
+
 def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
-    """Add nodes that cut the samples x (T, B, hop) into one window per step; windows overlap if hop < window_size.
+    """Add nodes that cut the samples x (T, B, stack * hop) into windows, which overlap if hop < window_size.
 
     The last samples, which the next window reads again, are kept as a state. Returns the name of the windows
-    (B, T, window_size) in the graph.
+    (B, T * stack, window_size) in the graph.
     """
     signal = add.node("Transpose", [x], "x.by_stream", perm=[1, 0, 2])
     signal = add.node("Reshape", [signal, add.constant("flat")], "new_samples")
@@ -83,6 +94,8 @@ def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
         add.node("Slice", [signal, *bounds], "samples.next")
     steps = add.node("Shape", [x], "T", start=0, end=1)
     count = add.node("Squeeze", [steps], "T.number")
+    if frontend.config.stack > 1:
+        count = add.node("Mul", [count, add.constant("stack")], "frames.number")
     step, zero = add.constant("step"), add.constant("zero")
     starts = add.node("Range", [zero, count, step], "steps")
     starts = add.node("Mul", [starts, add.constant("hop")], "starts")

@@ -18,21 +18,19 @@ from edgernn.cells.recurrent import DENSE
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.export.frontend import add_frontend
-from edgernn.export.kernels import Kernel, find_kernel
+from edgernn.export.layer_functions import OPSET, layer_function, layer_weights, op_attributes, op_inputs, op_outputs
 from edgernn.export.linear_maps import BlockNodes, add_embedding, add_head
 from edgernn.export.model_graph import ModelGraph
-from edgernn.export.trace import OPSET, layer_function, layer_weights, op_attributes, op_inputs, op_outputs
+from edgernn.export.native_kernels import Kernel, find_kernel
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 from edgernn.program import ProgramError
-from edgernn.runtime.library import DOMAIN, MOST_OPS, OP, SCHEMA, op_names
+from edgernn.runtime.library import DOMAIN, MOST_OPS, OP, PORTABLE, SCHEMA, op_names
 from edgernn.settings import record
 from edgernn.weight_types import WEIGHTS
 
 # IR version that ONNX Runtime reads since 1.17
 IR_VERSION = 9
-# in place of OP in the names of functions for which the native library has no kernel
-PORTABLE = "Portable"
 
 
 def build(
@@ -158,7 +156,7 @@ def layer_functions(layers: list[RecurrentLayer]) -> list[LayerFunction]:
         sizes = (group_size, cell.hidden_size) if group_size > 1 else ()
         # sizes of 1 are constants of a function, too
         ones = cell.input_size == 1, cell.hidden_size == 1
-        key = layer.kind, cell.recurrent.rank, kernel, sizes, ones, *op_inputs(layer)
+        key = layer.kernel_name, cell.recurrent.rank, kernel, sizes, ones, *op_inputs(layer)
         if key not in functions:
             if len(functions) == MOST_OPS:
                 raise UsageError(
@@ -312,9 +310,11 @@ def describe_functions(functions: list[LayerFunction]) -> dict[str, Any]:
     """Return the entries of a file's metadata about the functions of its layers."""
     return {
         # kernel of each function, in their order
-        "kernels": [f.layer.kind for f in dict.fromkeys(functions)],
+        "kernels": [f.layer.kernel_name for f in dict.fromkeys(functions)],
         # kernels that interpret the program of a user-defined cell
-        "programs": {f.layer.kind: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program},
+        "programs": {
+            f.layer.kernel_name: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program
+        },
     }
 
 

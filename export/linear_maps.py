@@ -83,14 +83,7 @@ class BlockNodes:
         self._u = ""
 
     def enter(self, x: str) -> str:
-        """Add the block's nodes before the layer.
-
-        Args:
-            x: Name of the block's input (T, B, I).
-
-        Returns:
-            The name of the layer's input (T, B, H).
-        """
+        """Add the block's nodes before the layer; return the name of the layer's input for the block's input x."""
         graph, norm = self._graph, self._block.norm
         self._u = x if self._block.encoder is None else self._map("encoder", x)
         scale, shift = (

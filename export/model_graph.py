@@ -9,7 +9,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from edgernn.weight_types import whole
+from edgernn.rounded_weights import whole
 
 
 class ModelGraph:

@@ -4,6 +4,7 @@
 import copy
 import inspect
 import json
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
@@ -21,11 +22,12 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.axes import name_axes
 from edgernn.export.check import Check, check_numbers, recorded_margins
 from edgernn.export.graph import IR_VERSION, define_functions, describe_functions, fold, layer_functions
-from edgernn.export.trace import call_exporter, op_attributes
+from edgernn.export.layer_functions import call_exporter, op_attributes
 from edgernn.files import replacing
 from edgernn.kernels.recurrent_op import NODE_LAYER, layer_of
 from edgernn.layer import RecurrentLayer, python_loop
 from edgernn.nn import CausalConv1d, Recurrent, convert
+from edgernn.padding import UNKNOWN_STATES
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path, no_native, onnxruntime, register
 from edgernn.tolerance import TOLERANCE
 
@@ -60,7 +62,7 @@ def export_network(
     network.eval()
     fold([part for part in network.modules() if isinstance(part, RecurrentLayer)])
     check_numbers(network)
-    results = _values(network, arguments)
+    results = repeated(network, arguments, type(module).__name__)
     names_in = _names("inputs", inputs, "x", len(leaves))
     names_out = _names("outputs", outputs, "y", len(results))
     _check_states(names_in, names_out, network)
@@ -161,10 +163,16 @@ def add_functions(program: Any) -> onnx.ModelProto:
         The complete model, for onnx.save.
 
     Raises:
-        UsageError: The model has no layer of edgernn, or more than 16 kinds of them.
+        UsageError: The model has no layer of edgernn, or more than 16 kinds of them, or it reads another state than h
+            at the ends of sequences of unequal lengths.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(program if isinstance(program, onnx.ModelProto) else program.model_proto)
+    if any(node.op_type == UNKNOWN_STATES.split("::")[1] for node in proto.graph.node):
+        raise UsageError(
+            "lengths: expected outputs that read y and the state h alone, as a file has no other state, such as c, at "
+            "the end of each sequence; leave out that state or the lengths"
+        )
     keys = _layer_keys(proto)
     if not keys:
         raise UsageError(
@@ -206,6 +214,17 @@ def _names(kind: str, names: Sequence[str] | None, default: str, count: int) -> 
         got = ", ".join(map(repr, names))
         raise UsageError(f"{kind}: expected {count} different names, one for each tensor, got {got}; pass as many")
     return list(names)
+
+
+def repeated(network: nn.Module, arguments: tuple[Any, ...], title: str) -> list[Tensor]:
+    """Return a module's outputs, or raise UsageError if a second call returns other numbers than the first."""
+    results, again = (_values(network, arguments) for _ in range(2))
+    if not all(np.array_equal(a.numpy(), b.numpy(), equal_nan=True) for a, b in zip(results, again, strict=True)):
+        raise UsageError(
+            f"module: expected the same outputs in two calls, got others of {title}, which keeps a state from call to "
+            "call or draws random numbers; take the state as an argument, and return the next one"
+        )
+    return results
 
 
 def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Module) -> None:
@@ -256,9 +275,22 @@ def _traced(
         raise cause from None
     reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
     raise UsageError(
-        f"module: {type(network).__name__} cannot be exported: {reason}; use torch operators in place of "
+        f"module: {_place(network, cause)} cannot be exported: {reason}; use torch operators in place of "
         "Python branches and loops on values, such as torch.where"
     ) from failure
+
+
+def _place(network: nn.Module, error: BaseException) -> str:
+    """Return the name and class of the innermost module whose code was running at an error, and the line."""
+    place = type(network).__name__
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        first = next(iter(frame.f_code.co_varnames), "")
+        part = frame.f_locals.get(first)
+        for name, module in network.named_modules() if frame.f_code.co_name == "forward" else ():
+            if module is part:
+                place = f"{name} ({type(part).__name__})" if name else type(part).__name__
+                place += f", line {line} of {Path(frame.f_code.co_filename).name},"
+    return place
 
 
 def _variable_axes(network: nn.Module, arguments: tuple[Any, ...], least: int) -> tuple[Any, ...]:

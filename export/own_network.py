@@ -21,14 +21,14 @@ from edgernn.export.check import Check, check_numbers
 from edgernn.export.frontend import add_frontend
 from edgernn.export.graph import add_sum, describe_functions, fold, layer_functions
 from edgernn.export.model_graph import ModelGraph
-from edgernn.export.network import model_of, write_checked
+from edgernn.export.network import model_of, repeated, write_checked
 from edgernn.export.rounding import check_goes_with, rounded
 from edgernn.layer import RecurrentLayer
 from edgernn.nn import Recurrent
 from edgernn.own_network import OwnNetwork
+from edgernn.rounded_weights import rounded_matrix
 from edgernn.runtime.library import DOMAIN, SCHEMA
 from edgernn.settings import record
-from edgernn.weight_types import rounded_matrix
 
 # numbers of sequences and steps of the example on which a file is compared with torch
 _SEQUENCES, _STEPS = 4, 200
@@ -81,10 +81,11 @@ def export_own_network(
     # a copy of the dict of modules, as the whole network keeps its front end
     inner._modules = {**network._modules, "frontend": None}
     with torch.no_grad():
-        features = x if network.frontend is None else network.frontend(x, states[: len(heard)])[0]
+        features = x if network.frontend is None else network.frontend(x)[0]
     names = ["x", *network.state_names[len(heard) :]]
     outputs = ["y", *(f"{name}.next" for name in names[1:])]
     arguments = (features, states[len(heard) :])
+    repeated(_Whole(inner), arguments, network.config.title)
     auto = torch.export.Dim.AUTO
     axes = ({0: auto, 1: auto}, tuple({0: auto} for _ in arguments[1]))
     proto, layers, limits = model_of(_Whole(inner), arguments, names, outputs, axes)
@@ -249,6 +250,14 @@ def _prepend_frontend(proto: onnx.ModelProto, network: OwnNetwork) -> None:
     """Put the front end before the network: x are samples, and the network reads the features."""
     assert network.frontend is not None
     graph = ModelGraph()
+    if not network.streaming:
+        # no inputs hold the states of the front end, which start at 0
+        batch = graph.node("Shape", ["x"], "frontend.batch", start=1, end=2)
+        for name, width in network.frontend.widths.items():
+            sizes = [batch, graph.weight(f"frontend.{name}.width", np.array([width]))]
+            graph.node(
+                "ConstantOfShape", [graph.node("Concat", sizes, f"frontend.{name}.shape", axis=0)], f"frontend.{name}"
+            )
     features = add_frontend(graph, network.frontend, "x")
     for node in proto.graph.node:
         node.input[:] = [features if name == "x" else name for name in node.input]

@@ -2,6 +2,7 @@
 """Finds the operators GRU and LSTM of any ONNX file, and converts their weights to edgernn's cells."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from onnx.inliner import inline_local_functions
 
 from edgernn.cells import CELLS, Cell
 from edgernn.errors import UsageError
-from edgernn.export.trace import OPSET
+from edgernn.export.layer_functions import OPSET
 from edgernn.runtime.graph_queries import MOVES, STANDARD, bodies_of, comes_from_input, constant_of, names_in
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.onnx_gates import to_cell_order
+from edgernn.runtime.weights import check_memory
 
 Array = NDArray[Any]
 # activations of the operators, the default
@@ -75,12 +77,14 @@ class RecurrentNodes:
         left: For each other operator, its name and the reason why it cannot be replaced.
         restarted: Names of the operators whose initial state the graph computes from its inputs, so that it may be
             carried from call to call, but the states of the rule start at 0 in each call.
+        times: Axis of time of the operators that can be replaced, if its length or name is known.
     """
 
     proto: onnx.ModelProto
     nodes: list[RecurrentNode] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)
+    times: list[onnx.TensorShapeProto.Dimension] = field(default_factory=list)
 
 
 def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
@@ -96,6 +100,7 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     Raises:
         UsageError: The model has edgernn's operators, its operator set cannot be converted, or no operator can be
             replaced.
+        EdgernnError: Operators share weights, whose copies need much more memory than the model.
     """
     if reads_domain(proto):
         raise UsageError(
@@ -107,6 +112,7 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
     names = names_in(graph)
     inferred = onnx.shape_inference.infer_shapes(operators.proto).graph
     shapes = {v.name: v.type.tensor_type.shape.dim for v in [*inferred.input, *inferred.value_info]}
+    needed = 0
     for i, node in enumerate(graph.node):
         title = node.name or f"{node.op_type} number {i}"
         operators.left += [f"{title}: {text}" for text in _hidden(node)]
@@ -118,12 +124,13 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         if isinstance(weights, str):
             operators.left.append(f"{title}: {weights}")
             continue
-        name = node.name or f"{node.op_type.lower()}{len(operators.nodes)}"
-        while any(other.startswith(f"{name}.") or other == name for other in names - {node.name}):
-            name += "_"
-        names.add(name)
+        # each cell has a copy
+        needed += sum(array.nbytes for array in weights.values())
+        check_memory(needed, proto.ByteSize(), Path(path))
+        name = unique_name(node, f"{node.op_type.lower()}{len(operators.nodes)}", names)
         dims = shapes.get(node.input[0], ())
         batch = dims[1].dim_value if len(dims) == 3 else 0
+        operators.times += [*dims][:1]
         recurrent = RecurrentNode(name, i, node, _cell(node, weights), False, batch or "B")
         starts = [recurrent.input(f"initial_{state}") for state in recurrent.cell.states]
         others = {other.op_type for other in graph.node} - {"Shape", "Size"}
@@ -138,6 +145,26 @@ def find_recurrent_nodes(proto: onnx.ModelProto, path: str) -> RecurrentNodes:
         reasons = "".join(f"; {text}" for text in operators.left)
         raise UsageError(f"{path}: expected an operator GRU or LSTM that can be calibrated, got none{reasons}")
     return operators
+
+
+def unique_name(node: onnx.NodeProto, default: str, names: set[str]) -> str:
+    """Return a name for the layer in place of a node: its own or `default`, changed until no other is or begins so.
+
+    Args:
+        node: The node.
+        default: The name if the node has none.
+        names: All names of the graph, to which the new one is added.
+
+    Returns:
+        The name.
+    """
+    name = node.name or default
+    # ONNX Runtime names a node without a name after its first output
+    others = names if node.name in node.output else names - {node.name}
+    while any(other.startswith(f"{name}.") or other == name for other in others):
+        name += "_"
+    names.add(name)
+    return name
 
 
 def reads_domain(proto: onnx.ModelProto) -> bool:

@@ -11,7 +11,8 @@ from edgernn.errors import UsageError, nearest
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 from edgernn.own_network import OwnNetwork
-from edgernn.weight_types import WEIGHTS, matrices, rounded_matrix
+from edgernn.rounded_weights import matrices, rounded_matrix
+from edgernn.weight_types import WEIGHTS
 
 # a larger loss of the metric is reported: POINTS is absolute, if higher is better; SHARE is relative, if lower is
 POINTS, SHARE = 0.005, 0.02

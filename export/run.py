@@ -11,8 +11,8 @@ import torch
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.export.card import card, split_rows
-from edgernn.export.kernels import without_kernel
 from edgernn.export.latency import latency
+from edgernn.export.native_kernels import without_kernel
 from edgernn.export.rounding import Loss, rounded
 from edgernn.files import EXAMPLE, MODEL, SPLIT, read_json, write_arrays, write_text
 from edgernn.locks import hold_file
@@ -148,6 +148,7 @@ def _export(
         "classes": config["task"]["classes"],
         "channels": config["task"]["channels"],
         "reading": config["task"].get("reading"),
+        "detector": result.get("detector", config["task"].get("detector")),
         "metric": result["metric"],
         "metric_value": result[result["metric"]],
         "skip_percent": result["skip_percent"],

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 # classes in a row: the likeliest ones
 _CLASSES = 3
@@ -34,33 +34,44 @@ def probabilities(y: NDArray[Any]) -> NDArray[np.float64]:
     return likelihoods
 
 
-def answer_table(axes: Sequence[str], y: ArrayLike, classes: Sequence[str] | None) -> list[str]:
+def answer_table(
+    axes: Sequence[str],
+    y: Sequence[Any],
+    classes: Sequence[str] | None,
+    names: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,
+) -> list[str]:
     """Format outputs as a table, with a header and a row for each sequence or step.
 
     Args:
         axes: Names of the axes of `y` except the last, such as ["sequence", "step"].
-        y: Probabilities of classes, or numbers, (..., O).
+        y: Probabilities of classes, or numbers, (..., O). Sequences may differ in their numbers of steps.
         classes: Names of the O classes, of which each row has the likeliest; None for numbers.
+        names: Names along the first axis, such as those of files. Default: 0, 1 and so on.
+        targets: Names of the O numbers. Default: y[0], y[1] and so on.
 
     Returns:
         The lines.
     """
-    y = np.asarray(y)
+    places: list[tuple[tuple[int, ...], Any]] = [((), y)]
+    for _ in axes:
+        places = [((*place, i), part) for place, parts in places for i, part in enumerate(parts)]
     if classes is None:
-        header = [*axes, *(f"y[{i}]" for i in range(y.shape[-1]))]
+        header = [*axes, *(targets or (f"y[{i}]" for i in range(len(places[0][1]))))]
     else:
         header = [*axes, "class", "probability", *["next", "probability"] * (min(_CLASSES, len(classes)) - 1)]
     rows = [header]
-    for place in np.ndindex(y.shape[:-1]):
+    for place, values in places:
         if classes is None:
-            cells = [f"{value:.6g}" for value in y[place]]
+            cells = [f"{value:.6g}" for value in values]
         else:
-            likeliest = np.argsort(-y[place], kind="stable")[:_CLASSES]
-            cells = [cell for i in likeliest for cell in (classes[i], f"{y[place][i]:.3f}")]
-        rows.append([*map(str, place), *cells])
+            likeliest = np.argsort(-np.asarray(values), kind="stable")[:_CLASSES]
+            cells = [cell for i in likeliest for cell in (classes[i], f"{values[i]:.3f}")]
+        labels = [names[place[0]], *map(str, place[1:])] if names else map(str, place)
+        rows.append([*labels, *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(_aligned, row, widths, header)).rstrip() for row in rows]
 
 
 def _aligned(cell: str, width: int, title: str) -> str:
-    return cell.ljust(width) if title in ("class", "next") else cell.rjust(width)
+    return cell.ljust(width) if title in ("file", "class", "next") else cell.rjust(width)

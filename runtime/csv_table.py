@@ -69,7 +69,11 @@ class Dialect:
         """
         lines = list(islice((line for line in _lines(content) if line.strip()), _SAMPLE_LINES))
         for delimiter in "\t;":
-            counts = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
+            try:
+                counts = [len(row) for row in csv.reader(lines, delimiter=delimiter)]
+            except csv.Error:
+                # reading the rows says what is wrong
+                break
             if counts and counts[0] > 1 and 2 * counts.count(counts[0]) > len(counts):
                 edge = rf"[{delimiter}\r\n\"]"
                 number = rf"(?:^|{edge})\s*[+-]?\d*%s\d+(?:[eE][+-]?\d+)?\s*(?={edge}|$)"
@@ -198,7 +202,8 @@ def check_width(path: Path, line: int, row: Sequence[str], width: int) -> None:
     """Raise EdgernnError if a row of a csv file has another number of cells than the first one."""
     if len(row) != width:
         raise EdgernnError(
-            f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line"
+            f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line, "
+            "or remove lines before the header"
         )
 
 

@@ -98,7 +98,8 @@ class CudaLibrary:
         Args:
             kind: Name of the layer's kernel, one of `kernels`.
             sizes: Sizes of the layer.
-            weights: Addresses of the weights, in the order of the ONNX op's inputs (`export.trace.layer_weights`).
+            weights: Addresses of the weights, in the order of the ONNX op's inputs
+                (`edgernn.export.layer_functions.layer_weights`).
             packed: Address of a buffer of `packed_bytes` bytes, which receives the packed weights.
             stream: CUDA stream, or 0 for the default stream.
         """

@@ -5,33 +5,28 @@ import shlex
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import CONFIG, read_json
 from edgernn.runtime.info import frontend, layer_sizes, not_utf8, read_info, read_model
 from edgernn.runtime.interface import declared_values, state_sizes
-from edgernn.runtime.packed_format import GRAPH, GRAPH_VERSION, HEADER, LAYER
+from edgernn.runtime.packed_format import DETECTION, GRAPH, GRAPH_VERSION, HEADER, LAYER
 from edgernn.runtime.weights import PACKED_MAGIC, parse
+from edgernn.runtime.word_detection import PostProcessing
 from edgernn.runtime.zoo import ENTRY
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Describe an ONNX file or a packed model.
+    """Describe an ONNX file or a packed model; EdgernnError if it is missing, damaged or of another kind.
 
-    Args:
-        path: The file.
-
-    Returns:
-        JSON-compatible dict. Every description has "file", "kind" (in words), "bytes", "input" and "output". The
-        further keys depend on the kind of the file, see the functions below.
-
-    Raises:
-        EdgernnError: The file is missing, damaged or of another kind.
+    Every description has "file", "kind" (in words), "bytes", "input" and "output". The further keys depend on the kind
+    of the file, see the functions below.
     """
     content = read_model(path)
-    described = _packed(content, path) if content.startswith(PACKED_MAGIC) else _onnx(content, path)
+    described = describe_packed(content, path) if content.startswith(PACKED_MAGIC) else _onnx(content, path)
     return {"file": str(path), "kind": described.pop("kind"), "bytes": len(content), **described}
 
 
@@ -62,6 +57,7 @@ def _recorded(info: Mapping[str, Any]) -> dict[str, Any]:
         **recorded,
         "value": info.get("metric_value"),
         "classes": info.get("classes"),
+        "detector": info.get("detector"),
         "channels": info.get("channels"),
         "edgernn": info.get("version"),
     }
@@ -120,7 +116,7 @@ def _foreign(model: Any) -> dict[str, Any]:
     }
 
 
-def _packed(content: bytes, path: Path) -> dict[str, Any]:
+def describe_packed(content: bytes, path: Path) -> dict[str, Any]:
     """Describe a packed model from its header. It has neither the task nor the origin of the model."""
     damaged = EdgernnError(f"{path}: the packed model is damaged; pack the model again")
     if len(content) < HEADER.size:
@@ -135,9 +131,16 @@ def _packed(content: bytes, path: Path) -> dict[str, Any]:
         raise damaged
     kernels = [LAYER.unpack_from(content, first + i * LAYER.size)[0].rstrip(b"\0") for i in range(layers)]
     steps = GRAPH.unpack_from(content, HEADER.size)[2] if version == GRAPH_VERSION else None
-    *listed, tail = content[names:].split(b"\0") if names else [b""]
-    if tail or (names and len(listed) not in (output, output + features)):
+    # names end with a zero each; the settings of word detection of a model of audio follow them
+    *listed, tail = content[names:].split(b"\0", output if samples else -1) if names else [b""]
+    if len(tail) not in ((0, DETECTION.size) if samples else (0,)):
         raise damaged
+    if names and len(listed) not in (output, output + features):
+        raise damaged
+    try:
+        detector = asdict(PostProcessing(*DETECTION.unpack(tail))) if tail else None
+    except UsageError:
+        raise damaged from None
     words = [word.decode(errors="replace") for word in listed]
     return {
         "kind": "packed model",
@@ -150,4 +153,5 @@ def _packed(content: bytes, path: Path) -> dict[str, Any]:
         "sample_rate": rate or None,
         # all are empty if the file names channels alone
         "classes": words[:output] if any(words[:output]) else None,
+        "detector": detector,
     }

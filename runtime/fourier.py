@@ -26,16 +26,10 @@ def factors(size: int) -> tuple[int, int]:
 
 
 def frequency_order(size: int) -> NDArray[np.int64]:
-    """Return the FFT bin that belongs to each row of the matrix of mel filters in an exported file.
+    """Return the FFT bin, from 0 to N/2, of each row of the matrix of mel filters in an exported file.
 
-    The matrix has (N1/2 + 1) N2 rows, with N1 and N2 from `factors`. Row k1 N2 + k2 belongs to bin k = k1 + N1 k2 or
-    to its mirror N - k, whichever is smaller. Some bins occur twice.
-
-    Args:
-        size: N, the size of the FFT, a power of two.
-
-    Returns:
-        Bins from 0 to N/2, in the order of the rows.
+    N = `size` is the size of the FFT, a power of two. The matrix has (N1/2 + 1) N2 rows, with N1 and N2 from `factors`.
+    Row k1 N2 + k2 belongs to bin k = k1 + N1 k2 or to its mirror N - k, whichever is smaller. Some bins occur twice.
     """
     first, second = factors(size)
     frequencies = (np.arange(first // 2 + 1)[:, None] + first * np.arange(second)).ravel()

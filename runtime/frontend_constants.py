@@ -15,19 +15,12 @@ Array = NDArray[Any]
 
 
 def frontend_constants(settings: Mapping[str, Any]) -> dict[str, Array]:
-    """Compute the constants of a front end's graph, in which their names begin with "frontend.".
+    """Compute the constants of a front end's graph, by their names, from the fields of a `FrontendConfig`.
 
-    Args:
-        settings: The fields of a `FrontendConfig`, as in the metadata of a file.
-
-    Returns:
-        Dict from the name of each constant to its value, float32 or int64. The graph has no node for some of them,
-        such as "pad" of a window as long as the FFT.
-
-    Raises:
-        UsageError: The settings define no mel filters.
+    They are float32 or int64. The graph has no node for some of them, such as "pad" of a window as long as the FFT.
+    UsageError is raised if the settings define no mel filters.
     """
-    window_size, hop = settings["window_size"], settings["hop"]
+    window_size, hop, stack = settings["window_size"], settings["hop"], settings["stack"]
     size = fft_size(window_size)
     parts = fourier_parts(size, mel_filters(SimpleNamespace(**settings)))
     n1, n2, k1 = parts.n1, parts.n2, len(parts.first) // 2
@@ -39,6 +32,8 @@ def frontend_constants(settings: Mapping[str, Any]) -> dict[str, Array]:
         "step": 1,
         "zero": 0,
         "hop": hop,
+        "stack": stack,
+        "stacked": [0, -1, stack * settings["bands"]],
         "last_axis": [-1],
         "offsets": np.arange(window_size),
         "window": hann_window(window_size),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
@@ -71,6 +72,27 @@ def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> l
     return [states[value.name] for value in inputs if value.name in states]
 
 
+def named_states(graph: onnx.GraphProto, pairs: Mapping[str, str], path: Path) -> list[State]:
+    """Return the states that the user named.
+
+    Args:
+        graph: The graph.
+        pairs: For each input that is a state, the output with its next value.
+        path: Path of the file, for error messages.
+
+    Returns:
+        The states.
+
+    Raises:
+        UsageError: The graph has no such input or output.
+    """
+    inputs, outputs = inputs_of(graph), {value.name for value in graph.output}
+    for name, output in pairs.items():
+        if name not in inputs or output not in outputs:
+            raise UsageError(f"{path}: state {name}={output}: expected an input and an output of the graph; correct it")
+    return [State(name, output, tuple(axes_of(inputs[name]))) for name, output in pairs.items()]
+
+
 def _are_of_one_layer(graph: onnx.GraphProto, value: str, output: str) -> bool:
     """Return True if an input is the first state of a recurrent operator, and an output its last one."""
     return any(
@@ -130,7 +152,8 @@ def fix_inputs(
         path: Path of the file, for error messages.
 
     Raises:
-        UsageError: The graph has no such input, or a shape has another number of axes.
+        UsageError: The graph has no such input, its type does not hold the value, or a shape has another number of
+            axes.
     """
     graph = proto.graph
     inputs = {value.name: value for value in graph.input}
@@ -141,8 +164,12 @@ def fix_inputs(
         dtype = helper.tensor_dtype_to_np_dtype(inputs[name].type.tensor_type.elem_type)
         declared = inputs[name].type.tensor_type.shape.dim
         value = array.reshape((1,) * len(declared)) if array.ndim == 0 else array
+        with np.errstate(invalid="ignore"):
+            constant = value.astype(dtype)
+        if dtype.kind in "iub" and (constant != value).any():
+            raise UsageError(f"{path}: input {name}: expected a number of the type {dtype}, got {array}; correct it")
         graph.input.remove(inputs[name])
-        graph.initializer.append(numpy_helper.from_array(value.astype(dtype), name))
+        graph.initializer.append(numpy_helper.from_array(constant, name))
     for name, shape in shapes.items():
         tensor = inputs[name].type.tensor_type
         if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):

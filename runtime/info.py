@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import MODEL, check_path
+from edgernn.files import MODEL, check_path, read_bytes
 from edgernn.runtime.library import SCHEMA
 
 # normalisations of a front end, in the order of the C++ enum Normalisation
@@ -55,22 +55,37 @@ def _is_frontend(value: Any) -> bool:
         return False
     sizes = [value.get(key) for key in ("sample_rate", "window_size", "hop", "bands")]
     named = _is_name(value["name"]) and value.get("normalise") in NORMALISATIONS
-    return value["name"] is None or (named and all(map(_is_size, sizes)))
+    # a file of an earlier version lacks "stack"
+    return value["name"] is None or (named and all(map(_is_size, [*sizes, value.get("stack", 1)])))
 
 
 def _is_reading(value: object) -> bool:
-    """True for a description of how tables are read (`edgernn.runtime.timeline.read_recording`)."""
+    """True for a description of how tables (`edgernn.runtime.timeline.read_recording`) or clips of sound are read."""
     if type(value) is not dict:
         return False
+    if value.keys() == {"samples"}:
+        return _is_size(value["samples"])
     rates, sizes, lists = ("rate", "measured", "gap"), ("window", "stride"), ("columns", "channels")
     return (
-        # files of earlier versions have no "sequence"
-        value.keys() - {"sequence"} == {"time", "missing", *rates, *sizes, *lists}
+        # files of earlier versions have neither "sequence" nor "targets"
+        value.keys() - {"sequence", "targets"} == {"time", "missing", *rates, *sizes, *lists}
         and all(_list_of(_is_name)(value[key]) for key in lists)
         and all(value.get(key) is None or _is_name(value[key]) for key in ("time", "sequence"))
+        and (value.get("targets", []) == [] or _list_of(_is_name)(value["targets"]))
         and type(value["missing"]) is bool
         and all(value[key] is None or (_is_number(value[key]) and value[key] > 0) for key in rates)
         and all(value[key] is None or _is_size(value[key]) for key in sizes)
+    )
+
+
+def _is_detector(value: object) -> bool:
+    """True for settings of word detection (`edgernn.runtime.word_detection.PostProcessing`)."""
+    return (
+        type(value) is dict
+        and value.keys() == {"smoothing", "threshold", "refractory"}
+        and all(map(_is_number, value.values()))
+        and 0 < value["threshold"] <= 1
+        and all(0 <= value[name] <= 60 for name in ("smoothing", "refractory"))
     )
 
 
@@ -151,9 +166,10 @@ def read_model(path: Path) -> bytes:
             f"{path}: expected a model file, got a folder without {MODEL}; for a run directory, write the file with: "
             f"edgernn export {quote(str(path))}"
         )
-    if not path.is_file():
-        raise EdgernnError(f"{path}: no such file; check the path")
-    return path.read_bytes()
+    try:
+        return read_bytes(path, "a model file")
+    except FileNotFoundError:
+        raise EdgernnError(f"{path}: no such file; check the path") from None
 
 
 def read_info(text: str | None, path: Path, *, networks: bool = False) -> dict[str, Any]:
@@ -218,8 +234,12 @@ def read_info(text: str | None, path: Path, *, networks: bool = False) -> dict[s
         raise EdgernnError(f"{path}: value channels in its edgernn metadata: {got}; export the model again")
     # only a file that was trained on tables has it
     if (reading := info.get("reading")) is not None and not _is_reading(reading):
-        got = f"expected null or a table of a time, rates and sizes, got {reading!r:.50}"
+        got = f"expected null, a table of a time, rates and sizes, or a number of samples, got {reading!r:.50}"
         raise EdgernnError(f"{path}: value reading in its edgernn metadata: {got}; export the model again")
+    # only a file of a model of words has it
+    if (detector := info.get("detector")) is not None and not _is_detector(detector):
+        got = f"expected null or a table of smoothing, threshold and refractory, got {detector!r:.50}"
+        raise EdgernnError(f"{path}: value detector in its edgernn metadata: {got}; export the model again")
     if (kind := info["model"].get("block")) not in (None, *BLOCKS):
         got = f"expected null or one of {', '.join(BLOCKS)}, got {kind!r:.50}"
         raise EdgernnError(f"{path}: model.block in its edgernn metadata: {got}; update edgernn")
@@ -255,8 +275,13 @@ def kernels(info: Mapping[str, Any]) -> list[str]:
 
 def frontend(info: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the settings of a file's audio front end from its description (`read_info`), or None without one."""
-    settings: dict[str, Any] = info["model"].get("frontend", {})
+    settings: dict[str, Any] = {"stack": 1, **info["model"].get("frontend", {})}
     return None if settings.get("name") is None else settings
+
+
+def step_samples(settings: Mapping[str, Any]) -> int:
+    """Return the number of new samples that an audio front end with these settings reads at a step."""
+    return int(settings["stack"] * settings["hop"])
 
 
 def block(info: Mapping[str, Any]) -> str | None:
@@ -269,7 +294,7 @@ def block(info: Mapping[str, Any]) -> str | None:
 def feature_size(info: Mapping[str, Any]) -> int:
     """Return the number of values that the first layer reads at a step, from a file's description (`read_info`)."""
     settings = frontend(info)
-    return int(info["model"]["input"]["size"] if settings is None else settings["bands"])
+    return int(info["model"]["input"]["size"] if settings is None else settings["stack"] * settings["bands"])
 
 
 def layer_sizes(info: Mapping[str, Any]) -> list[int]:

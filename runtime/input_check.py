@@ -47,12 +47,13 @@ def warn_of_rounding(source: str, x: Array, names: Sequence[str] | None = None) 
 
 
 def as_array(name: str, value: ArrayLike) -> Array:
-    """Convert an argument to an array; raise UsageError, which names it, for masked entries and ragged lists."""
+    """Convert an argument to an array; raise UsageError, which names it, if it has masked entries or is none."""
     if _has_masked_entries(value):
         raise UsageError(f"{name}: expected no masked entries, got a masked array; fill them: array.filled(VALUE)")
     try:
         return np.asarray(value)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:
+        # torch raises the last two for tensors that need gradients, are sparse or have a type that numpy lacks
         raise UsageError(f"{name}: expected an array, got {type(value).__name__} ({error}); pass an array") from None
 
 

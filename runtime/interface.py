@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.info import frontend, is_network, layer_sizes
+from edgernn.runtime.info import frontend, is_network, layer_sizes, step_samples
 
 if TYPE_CHECKING:
     import onnx
@@ -109,7 +109,14 @@ def state_sizes(
 def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
     """Check the states of the audio front end against its settings in the metadata `info`."""
     settings, expected = frontend(info), {}
-    if settings is not None:
+    size = info["model"]["input"]["size"]
+    if settings is not None and step_samples(settings) != size:
+        raise EdgernnError(
+            f"{path}: front end: expected hop * stack = {size}, the size of x, got {settings['hop']} * "
+            f"{settings['stack']}; export the model again"
+        )
+    # a network of one's own without states starts its front end anew in each sequence
+    if settings is not None and (info["streaming"] or not is_network(info)):
         overlap = settings["window_size"] - settings["hop"]
         expected = {"frontend.samples": overlap} if overlap > 0 else {}
         if (followed := _FOLLOWED.get(settings["normalise"])) is not None:

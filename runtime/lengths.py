@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the arguments `lengths` and `rows` of `Session`, and splitting of padded batches into parts."""
+"""Checks of the arguments `lengths` and `rows` of `Session`, and splitting of padded batches, with NumPy alone."""
 
 from typing import Any
 

@@ -3,7 +3,8 @@
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from edgernn.libraries import OPS, TRAIN, find_library, library_folders
 from edgernn.runtime.cuda import CudaLibrary
 
 DOMAIN = "ai.edgernn"
+# in place of OP in the names of functions for which the native library has no kernel
+PORTABLE = "Portable"
 # version of the metadata and of the op's inputs and attributes in exported files
 SCHEMA = 2
 OP = "Recurrent"
@@ -37,13 +40,9 @@ def library_path() -> str:
 
 
 def cuda_library_path() -> str:
-    """Find edgernn's CUDA library, the custom ops that ONNX Runtime calls to run recurrent layers on a GPU.
+    """Return the path of edgernn's CUDA library, for `session_options.register_custom_ops_library(path)`.
 
-    Returns:
-        The library's path, for `session_options.register_custom_ops_library(path)`.
-
-    Raises:
-        EdgernnError: The library is not installed, because it was not built.
+    EdgernnError is raised if the library is not installed, because it was not built.
     """
     remedy = f"on a machine with nvcc, build it with: pip install . -C cmake.define.{CUDA_OPTION}=ON"
     return _find(_CUDA, "the CUDA library libedgernn_cuda", remedy)
@@ -69,14 +68,7 @@ def library_missing(device: str = "cpu") -> str | None:
 
 
 def train_library() -> Path:
-    """Return the path of the training library: the C++ kernels that train layers on a CPU.
-
-    Returns:
-        The path, in the folder of the native library. The file may be missing: this is not checked.
-
-    Raises:
-        EdgernnError: The native library is missing.
-    """
+    """Return the path that the library of training kernels has beside the native library; the file may be missing."""
     ops = Path(library_path())
     return ops.with_name(TRAIN + ops.suffix)
 
@@ -161,14 +153,7 @@ def _unsupported(device: str) -> str | None:
 
 
 def onnxruntime() -> Any:
-    """Import onnxruntime, with its telemetry off unless the environment variable ORT_DISABLE_TELEMETRY is set.
-
-    Returns:
-        The module.
-
-    Raises:
-        EdgernnError: ONNX Runtime is missing, or cannot be imported.
-    """
+    """Import onnxruntime, without its telemetry unless ORT_DISABLE_TELEMETRY is set; EdgernnError if that fails."""
     # at its import, onnxruntime writes a device id to the home folder and looks up its maker's host
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
@@ -184,3 +169,25 @@ def onnxruntime() -> Any:
             )
         raise EdgernnError(remedy) from None
     return ort
+
+
+def run_interruptibly(session: Any, names: list[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a session of ONNX Runtime once, so that Ctrl-C stops it: a loop in another tool's file may never end.
+
+    Args:
+        session: The onnxruntime.InferenceSession.
+        names: Names of its outputs.
+        feeds: Arrays by the name of the input.
+
+    Returns:
+        The outputs by name.
+    """
+    options = onnxruntime().RunOptions()
+    # signals are handled in the main thread, between two instructions of Python
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(session.run, names, feeds, options)
+        try:
+            return dict(zip(names, future.result(), strict=True))
+        except KeyboardInterrupt:
+            options.terminate = True
+            raise

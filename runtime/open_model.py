@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.runtime.device import DEVICE, RECORD, gpu_session, require_gpu, unassigned_ops
 from edgernn.runtime.graph_facts import check_facts
-from edgernn.runtime.info import kernels, not_utf8, read_info, read_model
+from edgernn.runtime.info import kernels, not_utf8, read_info
 from edgernn.runtime.interface import Value, state_sizes
 from edgernn.runtime.library import no_native, onnxruntime, op_names, register
 from edgernn.runtime.weights import parse
@@ -114,9 +114,9 @@ def _create(path: Path, content: bytes, library: str | None, threads: int, devic
         ) from None
 
 
-def is_foreign(path: Path) -> bool:
-    """Return True for an ONNX file without metadata of edgernn: that of another tool."""
-    return all(entry.key != "edgernn" for entry in parse(read_model(path), path, external="check").metadata_props)
+def is_foreign(content: bytes, path: Path) -> bool:
+    """Return True for the content of an ONNX file without metadata of edgernn: that of another tool."""
+    return all(entry.key != "edgernn" for entry in parse(content, path, external="check").metadata_props)
 
 
 def first_line(error: Exception) -> str:

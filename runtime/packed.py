@@ -2,8 +2,8 @@
 """Conversion of an exported .onnx file to a packed model: a file that C programs run without ONNX Runtime."""
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from edgernn.files import output_file, write_bytes
 from edgernn.log_mel import fft_size
 from edgernn.runtime.fourier import frequency_order
 from edgernn.runtime.graph_facts import check_facts, check_nodes
+from edgernn.runtime.graph_options import PLAIN, GraphOptions
 from edgernn.runtime.info import (
     BLOCKS,
     NORMALISATIONS,
@@ -27,6 +28,7 @@ from edgernn.runtime.info import (
 from edgernn.runtime.interface import declared_values, state_sizes
 from edgernn.runtime.library import DOMAIN, library_path
 from edgernn.runtime.packed_format import (
+    DETECTION,
     HEADER,
     MOST_NAME,
     LayerRecord,
@@ -36,6 +38,7 @@ from edgernn.runtime.packed_format import (
 )
 from edgernn.runtime.stepper import memory
 from edgernn.runtime.weights import Weight, Weights, check_memory, parse
+from edgernn.runtime.word_detection import PostProcessing
 
 if TYPE_CHECKING:
     import onnx
@@ -48,23 +51,23 @@ STANDARDISES, HAS_HEAD = 1, 2
 def pack_file(
     model: Path,
     out: Path,
-    values: Mapping[str, Any] | None = None,
-    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    options: GraphOptions = PLAIN,
 ) -> dict[str, Any]:
     """Convert an ONNX file to a packed model, the file that C programs run.
 
     Args:
         model: A file that edgernn exported, or a streaming file of another tool.
         out: The file to write.
-        values: Inputs of a file of another tool that become constants.
-        shapes: Shapes of inputs of a file of another tool; a number is a fixed length, a name a variable one.
+        options: What the user says of a file of another tool, or of a network of one's own.
 
     Returns:
         Dict with the paths `model` (the ONNX file), `packed` (the packed model) and `library` (the native library that
         C programs link), and two sizes in bytes: `bytes` of the packed model, and `memory`, which a program needs
         besides the packed model to run it on one sequence. A file of another tool, or a network of one's own, also has
         the costs of a step: `steps` and `operations` (how many operations, and how many of each kind) and `macs`
-        (multiply-adds); and the shapes of its `inputs` and `outputs` by name, in the order of x and y.
+        (multiply-adds); and the shapes of its `inputs` and `outputs` by name, in the order of x and y. If the model was
+        trained on resampled rows or on windows, `reading` has the `rate` in rows a second and the rows of a `window`,
+        which a packed model does not keep: the program that runs it does this.
 
     Raises:
         EdgernnError: The file cannot be read, or the native library is missing.
@@ -72,12 +75,14 @@ def pack_file(
             model has, or `out` cannot be replaced.
     """
     output_file(out, model)
-    content, info, costs = _packed(read_model(model), model, values, shapes)
-    content = _add_names(content, info.get("classes"), info.get("channels"))
+    content, info, costs = _packed(read_model(model), model, options)
+    content = _add_names(content, info)
     # also verifies that the library can read the packed model
     stream_bytes, library = memory(content), library_path()
     write_bytes(out, content)
     sizes = {"bytes": len(content), "memory": stream_bytes}
+    if reading := {name: value for name in ("rate", "window") if (value := (info.get("reading") or {}).get(name))}:
+        costs["reading"] = reading
     return {"model": str(model), "packed": str(out), **sizes, "library": library, **costs}
 
 
@@ -100,27 +105,22 @@ def pack(content: bytes, path: Path, names: bool = False) -> bytes:
             model has.
     """
     packed, info, _ = _packed(content, path)
-    return _add_names(packed, info.get("classes"), info.get("channels")) if names else packed
+    return _add_names(packed, info) if names else packed
 
 
 def _packed(
     content: bytes,
     path: Path,
-    values: Mapping[str, Any] | None = None,
-    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    options: GraphOptions = PLAIN,
 ) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
     """Return a packed model, the metadata of its file, and the costs of a step graph."""
     from edgernn.runtime.step_graph.pack import is_graph, pack_graph
 
     proto = parse(content, path, external="read")
     if is_graph(proto):
-        graph = pack_graph(proto, path, len(content), values, shapes)
+        graph = pack_graph(proto, path, len(content), options)
         return graph.content.data, graph.info, graph.report
-    if values or shapes:
-        raise UsageError(
-            f"{path}: --value, --shape: expected a file of another tool, got a model that edgernn exported, whose "
-            "shapes are fixed; leave them out"
-        )
+    options.refuse(path)
     model = _packable(proto, len(content), path)
     return model.content(), model.info, {}
 
@@ -292,24 +292,27 @@ class PackedModel:
         )
 
 
-def _add_names(packed: bytes, classes: Any, channels: Any = None) -> bytes:
+def _add_names(packed: bytes, info: Mapping[str, Any]) -> bytes:
     """Return a packed model with the names of its classes, then of its channels, each with a zero byte at its end.
 
     Names of which there is not one for each output or input are left out: all classes are then "" if channels follow.
-    The packed model is returned unchanged without names. A front end and a vocabulary have no channels with names.
+    The packed model is returned unchanged without names. A front end and a vocabulary have no channels with names. The
+    settings of word detection in the description of a model with a front end follow the names of its classes.
     """
     header = list(HEADER.unpack_from(packed))
     bands, vocabulary, outputs, hop = header[6], header[7], header[8], header[11]
     inputs = 0 if vocabulary or hop else bands
     known = [
         names if type(names) is list and len(names) == count and all(type(name) is str for name in names) else []
-        for names, count in ((classes, outputs), (channels, inputs))
+        for names, count in ((info.get("classes"), outputs), (info.get("channels"), inputs))
     ]
     if not any(known) or len(packed) >= 1 << 32:
         return packed
     # metadata may have any character
     listed = [*(known[0] or [""] * outputs), *known[1]]
     names = b"".join(name.replace("\0", "?").encode(errors="replace") + b"\0" for name in listed)
+    if hop and info.get("detector"):
+        names += DETECTION.pack(*astuple(PostProcessing.stored(info)))
     body = packed[HEADER.size :] + names
     header[3], header[4], header[-1] = HEADER.size + len(body), zlib.crc32(body), len(packed)
     return HEADER.pack(*header) + body

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import onnx
 
 HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIIIII"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
+# settings of word detection (`PostProcessing`) behind the names of classes
+DETECTION = struct.Struct("<3d")
 CELL = struct.Struct("<60s9I")
 # version of files with a step graph, and the record of one
 GRAPH_VERSION, GRAPH = 6, struct.Struct("<8I")
@@ -49,9 +51,10 @@ class LayerRecord:
     group_size: int = 1
 
 
-def checksum_of(packed: bytes) -> int:
-    """Return the CRC-32 checksum in the header of a packed model (a file from `edgernn pack`)."""
-    return int(HEADER.unpack_from(packed)[4])
+def identity_of(packed: bytes) -> tuple[int, int]:
+    """Return the size and CRC-32 checksum of a packed model without the names at its end, as saved states have them."""
+    *_, names = header = HEADER.unpack_from(packed)
+    return (names, zlib.crc32(packed[HEADER.size : names])) if names else (header[3], header[4])
 
 
 def file_content(

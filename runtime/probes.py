@@ -15,13 +15,9 @@ from edgernn.runtime.stepper import Stepper
 
 @cache
 def probes() -> ctypes.CDLL:
-    """Load the library with the C functions for benchmarks, which `csrc/tests/probe.h` declares.
+    """Load the library with the C functions for benchmarks, which `csrc/train/probe.h` declares, and set their types.
 
-    Returns:
-        The library, with the argument and result types of its functions set.
-
-    Raises:
-        EdgernnError: The library is missing, or lacks one of the functions because it was built from another version.
+    EdgernnError is raised if it is missing, or lacks a function because it was built from another version.
     """
     path = train_library()
     pointer, number = ctypes.c_void_p, ctypes.c_int64

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of spoken words in a recording: `edgernn run --stream`."""
 
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
-
-from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.info import frontend
-from edgernn.runtime.session import Session
-from edgernn.runtime.wav import FULL_SCALE, read_wav
-from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
+from edgernn.errors import EdgernnWarning, UsageError
+from edgernn.runtime.listener import Listener
+from edgernn.runtime.wav import read_wav
 
 # number of steps whose samples and scores are float32 in memory at a time: 80 s of steps of 20 ms
 BLOCK = 4096
@@ -19,7 +18,7 @@ BLOCK = 4096
 def run_stream(
     model: Path,
     source: Path,
-    settings: PostProcessing,
+    changes: Mapping[str, float | None] = MappingProxyType({}),
     *,
     backend: Literal["auto", "native", "portable"] = "auto",
     threads: int = 1,
@@ -31,7 +30,8 @@ def run_stream(
         model: The exported file of a model that reads audio samples and has names of its classes.
         source: The recording, a wav file; see `read_wav` for its kinds. A remainder at its end that is shorter than one
             step of the model is ignored.
-        settings: Settings of the word detection: smoothing, threshold and refractory time.
+        changes: Settings of the word detection, smoothing, threshold and refractory, that replace those in the file
+            unless they are None.
         backend: "native" for edgernn's native library, "portable" for standard ONNX operators, or "auto" for native if
             it is available, else portable.
         threads: Number of threads that ONNX Runtime uses within an operator.
@@ -50,54 +50,22 @@ def run_stream(
         EdgernnError: A file cannot be read, the model's output does not have one score for each class, or the backend
             or the device is not available.
     """
-    session = Session(model, backend=backend, threads=threads, device=device)
-    audio = frontend(session.info)
-    if audio is None:
+    listener = Listener(model, changes, backend=backend, threads=threads, device=device)
+    if "samples" in (listener.session.info.get("reading") or {}):
+        text = f"{model}: trained on clips of one word each, so it may find words in speech and noise where none are"
+        warnings.warn(f"{text}; for recordings, train it with stream=3 silence=0.5", EdgernnWarning, stacklevel=2)
+    samples = read_wav(source, listener.rate)
+    if len(samples) < listener.hop:
         raise UsageError(
-            f"{model}: expected a model that reads audio, got one without a front end; train it with frontend=logmel"
+            f"{source}: expected at least {listener.hop} samples, one step of the model, got {len(samples)}; record "
+            "more"
         )
-    classes = session.info.get("classes")
-    if type(classes) is not list or not all(type(name) is str for name in classes):
-        raise UsageError(
-            f"{model}: expected the names of its classes in the file, got none; export the model from its run directory"
-        )
-    hop, rate = audio["hop"], audio["sample_rate"]
-    samples = read_wav(source, rate)
-    count = len(samples) // hop
-    if not count:
-        raise UsageError(
-            f"{source}: expected at least {hop} samples, one step of the model, got {len(samples)}; record more"
-        )
-    steps = samples[: count * hop].reshape(count, hop)
-    detector = Detector(classes, hop / rate, settings)
-    detections: list[DetectedWord] = []
-    updates = macs = 0
-    for begin in range(0, count, BLOCK):
-        block = steps[begin : begin + BLOCK].astype(np.float32) / np.float32(FULL_SCALE)
-        scores = np.empty((len(block), len(classes)), np.float32)
-        for t, step in enumerate(block):
-            y = session.step(step)
-            if y.shape != scores[t].shape:
-                raise EdgernnError(
-                    f"{model}: expected y with a score for each of its {len(classes)} classes, got {len(y)} numbers; "
-                    "export the model from its run directory again"
-                )
-            scores[t] = y
-            updates += session.neurons if session.updates is None else int(session.updates.sum())
-            macs += session.info["macs"] if session.macs is None else int(session.macs.sum())
-        detections += detector.feed(scores)
-    seconds, cost = count * hop / rate, session.info["cost"]
+    size = BLOCK * listener.hop
+    words = [word for begin in range(0, len(samples), size) for word in listener.feed(samples[begin : begin + size])]
     return {
         "recording": str(source),
-        "seconds": seconds,
-        "detections": [
-            {"seconds": (word.step + 1) * hop / rate, "word": classes[word.label], "score": word.score}
-            for word in detections
-        ],
-        "backend": session.backend,
-        "skip_percent": 100 * (1 - updates / (count * session.neurons)),
-        "updates_a_second": updates / seconds,
-        "macs_a_second": macs / seconds,
-        # files of earlier versions lack both
-        **{f"{part}_macs_a_second": cost.get(f"{part}_macs", 0) * rate / hop for part in ("frontend", "block")},
+        "seconds": listener.seconds,
+        "detections": [listener.describe(word) for word in words],
+        "backend": listener.session.backend,
+        **listener.work(),
     }

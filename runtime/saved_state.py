@@ -15,7 +15,9 @@ from edgernn.runtime.library import SCHEMA
 
 VERSION = 1
 _MAGIC = b"RNNSTATE"
-_HEADER = struct.Struct("<8sIIQIIQQ16x")
+_HEADER = struct.Struct("<8sIIQIIQQ16s")
+# end of the header
+_UNUSED = bytes(16)
 # the most steps that a stream is taken to have
 _MOST_STEPS = 1 << 53
 # the state of a front end that keeps samples
@@ -79,7 +81,7 @@ def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], 
     arrays = [state[name] for name in model.states] + [held] * (model.inputs > 0)
     body = counts.astype("<i8").tobytes() + b"".join(array.astype("<f4").tobytes() for array in arrays)
     size = _HEADER.size + len(body)
-    identity = model.checksum, model.bytes, len(counts)
+    identity = model.checksum, model.bytes, len(counts), _UNUSED
     return _HEADER.pack(_MAGIC, VERSION, SCHEMA, size, zlib.crc32(body), *identity) + body
 
 
@@ -98,7 +100,7 @@ def decode(content: bytes, model: Model) -> SavedState:
     """
     if len(content) < _HEADER.size:
         _fail(f"expected at least {_HEADER.size} bytes, got {len(content)}; it is truncated or damaged, start anew")
-    magic, version, schema, size, checksum, model_checksum, model_bytes, batch = _HEADER.unpack_from(content)
+    magic, version, schema, size, checksum, model_checksum, model_bytes, batch, unused = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         _fail("expected bytes that start with RNNSTATE, got another format; save the state first")
     if (version, schema) != (VERSION, SCHEMA):
@@ -107,6 +109,8 @@ def decode(content: bytes, model: Model) -> SavedState:
         _fail(f"expected {size} bytes, got {len(content)}; it is truncated or damaged, start anew")
     if zlib.crc32(content[_HEADER.size :]) != checksum:
         _fail("the checksum does not match the content; it is damaged, start anew")
+    if unused != _UNUSED:
+        _fail("expected zeros at the end of its header, got others; it is damaged, start anew")
     if (model_bytes, model_checksum) != (model.bytes, model.checksum):
         _fail("expected a state of this model, got one of another model; open the model that saved it")
     widths = [*model.states.values(), model.inputs]

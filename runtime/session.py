@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,8 @@ from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_b
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_model
 from edgernn.runtime.packed import pack
-from edgernn.runtime.packed_format import checksum_of
+from edgernn.runtime.packed_format import identity_of
+from edgernn.runtime.packed_session import packed_content, packed_info, run_steps
 from edgernn.runtime.saved_state import Model, decode
 from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 from edgernn.runtime.zoo import find_model
@@ -37,7 +38,7 @@ def busy(name: str) -> EdgernnError:
 
 
 class Session:
-    """An exported model in ONNX Runtime.
+    """A model that runs whole sequences, or one step at a time with the state kept.
 
     s = Session("model.onnx")
     y = s.run(x)          # a whole sequence x (T, B, I) or (T, I), from the initial state
@@ -50,10 +51,14 @@ class Session:
     backend on a CPU do not go through ONNX Runtime, unless the file of a network of one's own has a node that no packed
     model has.
 
+    A packed model, and the file of another tool whose calls are steps, run in the native library alone, step by step.
+    x_t (B, I) has the inputs of the file that are no states, one after the other, and y (B, O) has such outputs. The
+    states have no names; `save_state` and `restore_state` keep them. `updates` and `macs` count layers that skip alone.
+
     `s.backend` is "native" (kernels of edgernn's library) or "portable" (standard ONNX operators), and `s.onnx` the
-    onnxruntime.InferenceSession. After a run or a step, `s.updates` (T, B) is the number of updated neurons, or under
-    the rule delta of values of h that were sent, and `s.macs` (B,) the number of executed multiply-adds, without those
-    of an audio front end. Both are None under a rule that never skips.
+    onnxruntime.InferenceSession, None for a packed model. After a run or a step, `s.updates` (T, B) is the number of
+    updated neurons, or under the rule delta of values of h that were sent, and `s.macs` (B,) the number of executed
+    multiply-adds, without those of an audio front end. Both are None under a rule that never skips.
 
     Several threads may call `run` of one session. The methods that read or change the kept state (`step`, `reset`,
     `save_state`, `restore_state`) serve one thread at a time: a call while another thread is in one of them raises
@@ -72,10 +77,11 @@ class Session:
         stream: int | None = None,
         on_nonfinite: OnNonfinite = "error",
     ) -> None:
-        """Load an exported file.
+        """Load a model.
 
         Args:
-            path: The file, or a name that `edgernn models` lists.
+            path: A file that edgernn exported or packed, a streaming ONNX file of another tool, or a name that
+                `edgernn models` lists.
             backend: "native" runs the kernels of edgernn's library, "portable" the standard ONNX operators in the file.
                 "auto" is native if possible, else portable with a warning.
             threads: Number of threads that ONNX Runtime uses within an operator.
@@ -88,9 +94,10 @@ class Session:
                 "reset" restores the initial state of that sequence, and then replaces the number as "hold" does.
 
         Raises:
-            EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
-                device or the backend is not available. The message names the remedy.
-            UsageError: The backend, the device or `on_nonfinite` is unknown, or there is less than one thread.
+            EdgernnError: The file is missing, corrupt or newer than this version, or the device or the backend is not
+                available. The message names the remedy.
+            UsageError: The backend, the device or `on_nonfinite` is unknown, there is less than one thread, or the file
+                of another tool is not computed step by step.
         """
         if backend not in ("auto", "native", "portable"):
             raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
@@ -101,25 +108,46 @@ class Session:
         if threads < 1:
             raise UsageError(f"threads: expected at least 1, got {threads}")
         self.path, self.device, self.on_nonfinite = find_model(Path(path)), device, on_nonfinite
-        library = None
-        if backend != "portable" and library_missing(device) is None:
-            library = cuda_library_path() if device == DEVICE else library_path()
         content = read_model(self.path)
-        self.onnx, self.info, self._state_sizes = open_model(self.path, content, library, threads, device, stream)
+        # the packed model; empty until a step of a file that edgernn exported
+        self._packed, self._unpacked = packed_content(content, self.path), (0, 0)
+        self.onnx: Any = None
+        self.backend: Literal["native", "portable"] = "native"
+        self.state_names, self._outputs = list[str](), list[str]()
+        if self._packed:
+            if backend == "portable" or device == DEVICE:
+                argument = "backend: expected native" if backend == "portable" else "device: expected cpu"
+                raise UsageError(
+                    f"{argument} for a packed model or the file of another tool; run its ONNX file in ONNX Runtime"
+                )
+            self.info, width = packed_info(self._packed, self.path)
+            self._state_sizes = {"state": width}
+        else:
+            library = None
+            if backend != "portable" and library_missing(device) is None:
+                library = cuda_library_path() if device == DEVICE else library_path()
+            self.onnx, self.info, self._state_sizes = open_model(self.path, content, library, threads, device, stream)
+            self.backend = choose_backend(backend, self.onnx, kernels(self.info), device)
+            self.state_names, self._outputs = list(self._state_sizes), [o.name for o in self.onnx.get_outputs()]
         self._check = InputCheck(self.info, self.path)
-        self.backend = choose_backend(backend, self.onnx, kernels(self.info), device)
-        self.state_names = list(self._state_sizes)
-        self._outputs = [o.name for o in self.onnx.get_outputs()]
+        # a packed model knows which NaN are missing values that it fills in
+        self._checks_values = not self._packed
         self._stream: Stream | None = None
         # reentrant: an interrupt between acquire and release does not lock out its own thread
         self._lock = threading.RLock()
         # the content of a streaming model's file until it is packed
-        self._content: bytes | None = content if self.info["streaming"] else None
-        self._packed, self._unpacked = b"", (0, 0)
+        self._content: bytes | None = None if self.onnx is None or not self.info["streaming"] else content
         # batch and initial state of the last run on a GPU
         self._start: tuple[int, dict[str, Any]] = (0, {})
         # updates and macs of the last `run()`, or the stream of the last `step()`
         self._work: Stream | tuple[Any, Any] = (None, None)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copy and pickle: a shallow copy would share the kept state."""
+        raise UsageError(
+            f"session of {self.path}: expected no copy; open the file in another session, and pass it the state with "
+            "save_state and restore_state"
+        )
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
@@ -180,8 +208,14 @@ class Session:
         """
         sequence, parts = self._sequence(x, lengths)
         batch = sequence.shape[1]
-        if parts is None:
-            y: Array = _host(self._call(sequence, self._starts(batch))["y"])
+        if self.onnx is None:
+            is_step = np.full(sequence.shape[:2], parts is None)
+            for rows, start, stop in parts or ():
+                is_step[start:stop, rows] = True
+            y, updates, macs = run_steps(self._packed, sequence, is_step)
+            self._work = updates, macs
+        elif parts is None:
+            y = _host(self._call(sequence, self._starts(batch))["y"])
         else:
             y = self._run_parts(sequence, self.initial_state(batch), parts)["y"]
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
@@ -210,6 +244,8 @@ class Session:
             self._work = stream
             refusal = stream.step()
             if refusal is not None:
+                if self.onnx is None:
+                    raise UsageError(refusal)
                 # raises the usual error for a wrong value
                 self._check.checked(x_t, ("B",))
                 raise EdgernnError(f"{self.path}: the step failed: {refusal}; correct x_t, or export the model again")
@@ -230,7 +266,7 @@ class Session:
     def _begin(self, x_t: ArrayLike) -> Stream:
         """Check x_t, the input of a step, and copy it to the `Stream` that runs the steps and keeps the state."""
         self._require_streaming("step")
-        frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
+        frame = self._check.checked(x_t, ("B",), self._checks_values and self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
         stream = self._stream
         if stream is not None and stream.batch != batch:
@@ -253,12 +289,12 @@ class Session:
         return NativeStream(packed, len(frame), self.on_nonfinite)
 
     def _packed_model(self) -> bytes:
-        """Return the packed model, empty for a network of one's own that no packed model computes."""
+        """Return the packed model, empty for a file that no packed model computes but ONNX Runtime does."""
         if self._content is not None:
             try:
                 self._packed = pack(self._content, self.path)
             except UsageError:
-                if not is_network(self.info):
+                if self.backend == "native" and not is_network(self.info):
                     raise
             if not self._packed:
                 self._unpacked = len(self._content), zlib.crc32(self._content)
@@ -266,9 +302,9 @@ class Session:
         return self._packed
 
     def _identity(self) -> tuple[int, int]:
-        """Return size and checksum of the packed model, or else of the file."""
+        """Return size and checksum of the packed model without names, or else of the file."""
         packed = self._packed_model()
-        return (len(packed), checksum_of(packed)) if packed else self._unpacked
+        return identity_of(packed) if packed else self._unpacked
 
     def _saved_model(self) -> Model:
         """Return the model's identity (size, checksum); `restore_state` compares it with that in the saved state."""
@@ -342,10 +378,25 @@ class Session:
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
         """Check x and convert it to float32 (T, B, I) or int64 (T, B), with B = 1 if x has no batch axis."""
-        return self._check.checked(x, ("T", "B"))
+        return self._check.checked(x, ("T", "B"), self._checks_values)
 
     def initial_state(self, batch: int) -> dict[str, Array]:
-        """Return a dict from the name of each state to its initial value (batch, H): the file's numbers, or zeros."""
+        """Return the initial states.
+
+        Args:
+            batch: Number of sequences.
+
+        Returns:
+            Dict from the name of each state to its initial value (batch, H): the file's numbers, or zeros.
+
+        Raises:
+            UsageError: The model is packed or the file of another tool.
+        """
+        if self.onnx is None:
+            raise UsageError(
+                "state: expected a file that edgernn exported, got a packed model or the file of another tool, whose "
+                "states have no names; keep them with save_state and restore_state"
+            )
         starts = self.info["initial_state"]
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
@@ -364,7 +415,7 @@ class Session:
             (B, H) after the last step of each sequence. Padded steps do not change the state.
 
         Raises:
-            UsageError: A state is missing, unknown or has another shape.
+            UsageError: A state is missing, unknown or has another shape, or the model is as for `initial_state`.
         """
         sequence, parts = self._sequence(x, lengths)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
@@ -385,7 +436,7 @@ class Session:
         array = self._check.shaped(x, ("T", "B"))
         axes = array.ndim - len(self.channels)
         sizes = checked_lengths(lengths, len(array), array.shape[1] if axes == 2 else 1)
-        sequence = self._check.converted(without_padding(array, sizes, axes), ("T", "B"))
+        sequence = self._check.converted(without_padding(array, sizes, axes), ("T", "B"), self._checks_values)
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:

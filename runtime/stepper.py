@@ -16,7 +16,7 @@ Array = NDArray[Any]
 _ALIGNMENT = 64
 
 
-class _Sizes(ctypes.Structure):
+class Sizes(ctypes.Structure):
     """The sizes of a model (batch, input, output, state), as the C struct EdgernnSizes of csrc/include/edgernn.h."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("batch", "input", "vocabulary", "output", "state", "neurons")]
@@ -49,7 +49,8 @@ class Stepper:
 
     Write the input to the array `x`, float32 (B, I), or int64 (B,) for word indices. Then call `step`, which overwrites
     the array `y` (B, O) with the O outputs. `updates` (B,) and `macs` (B,) are the numbers of updated neurons and of
-    executed multiply-adds in the last step. Both are None for a model that updates every neuron at every step.
+    executed multiply-adds in the last step. Both are None for a model that updates every neuron at every step. `sizes`
+    are those of the model.
     """
 
     def __init__(self, packed: bytes, batch: int, on_nonfinite: OnNonfinite = "error") -> None:
@@ -71,7 +72,7 @@ class Stepper:
         model = ctypes.c_void_p()
         memory = _address(self._memory), len(self._memory)
         self._check(self._library.edgernn_open(_address(self._file), len(packed), batch, *memory, ctypes.byref(model)))
-        sizes = _Sizes()
+        self.sizes = sizes = Sizes()
         self._check(self._library.edgernn_sizes(model, ctypes.byref(sizes)))
         words = sizes.vocabulary > 0
         self.x: Array = np.zeros(batch, np.int64) if words else np.zeros((batch, sizes.input), np.float32)
@@ -108,6 +109,12 @@ class Stepper:
         The method `refusal` then returns the reason.
         """
         return bool(self._step(*self._arguments) == 0)
+
+    def profile(self, nanoseconds: NDArray[np.int64]) -> bool:
+        """Run `step`, and add the time of each operation of a step graph to `nanoseconds` (operations,)."""
+        model, x, y = self._arguments
+        status = self._library.edgernn_profile(model, x, y, _address(nanoseconds), ctypes.c_int64(len(nanoseconds)))
+        return bool(status == 0)
 
     @property
     def native(self) -> tuple[ctypes.c_void_p, ...]:

@@ -3,22 +3,25 @@
 
 import re
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.errors import EdgernnError, EdgernnWarning, some
 
 # label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
 IGNORED = -1
 # recordings whose rows a second differ by this factor have another rate; phones vary by some percent
 OTHER_RATE = 1.2
+# a time that rises by so many times the median rise has a jump
+_JUMP = 20
 # resampling to more rows than this, and than so many for each row, is refused: a time is wrong, or there is a gap
 _MOST_ROWS, _MOST_ROWS_EACH = 1_000_000, 1000
 # seconds in a unit of time, by a word of the column's name, and by the size of its numbers if they count from 1970
@@ -91,13 +94,13 @@ class Recording:
         """
         assert self.seconds is not None
         times, first = np.unique(self.seconds, return_index=True)
-        count = int((times[-1] - times[0]) * rate + 1e-6) + 1
-        if count > max(_MOST_ROWS, _MOST_ROWS_EACH * len(self)):
+        rows = int((times[-1] - times[0]) * rate + 1e-6) + 1
+        if rows > max(_MOST_ROWS, _MOST_ROWS_EACH * len(self)):
             raise EdgernnError(
                 f"{self.name}: expected times of one recording, got {len(self):,} rows in {times[-1] - times[0]:.3g} "
-                f"s, which would be {count:,} rows; set gap to split it, or correct the times"
+                f"s, which would be {rows:,} rows; set gap to split it, or correct the times"
             )
-        grid = times[0] + np.arange(count) / rate
+        grid = times[0] + np.arange(rows) / rate
         nearest = first[np.searchsorted((times[1:] + times[:-1]) / 2, grid)]
         y = self.y
         if y is not None:
@@ -175,7 +178,7 @@ def rows_of_sequences(
 
 def read_recording(
     path: Path, x: Numbers, seconds: Numbers | None, reading: Mapping[str, Any], ids: Sequence[str] | None = None
-) -> tuple[Numbers, npt.NDArray[np.int64] | None]:
+) -> tuple[Numbers, npt.NDArray[np.int64] | None, list[str]]:
     """Resample and cut the rows of a raw file as the training of a model did.
 
     Args:
@@ -189,14 +192,14 @@ def read_recording(
 
     Returns:
         One sequence (T, I) and None; or N sequences, windows or pieces (N, T, I), and their lengths (N,) if these
-        differ.
+        differ. The N names come last, if there are `ids`: that of a sequence, with the number of a window or piece.
 
     Raises:
         EdgernnError: The file has another rate than the training, or fewer rows than a window.
     """
     rate, gap, missing = reading["rate"], reading["gap"], reading["missing"]
     wholes = [
-        Recording(str(path) if name is None else f"{path}: {name}", "", "", rows, x[rows], None, seconds=None)
+        Recording(str(path) if name is None else f"{path}: {name}", name or "", "", rows, x[rows], None, seconds=None)
         for name, rows in rows_of_sequences(0, len(x), ids)
     ]
     if seconds is not None:
@@ -209,15 +212,37 @@ def read_recording(
         rate = gap = None
     pieces = wholes if gap is None or (missing and rate) else [piece for whole in wholes for piece in whole.pieces(gap)]
     if rate is not None:
+        if gap is None and not missing:
+            warn_of_jumps(str(path), pieces)
         pieces = [piece.resampled(rate, missing_gap(rate, gap) if missing else None) for piece in pieces]
     if (window := reading["window"]) is not None:
+        warn_of_short(str(path), window, [(piece.group or piece.name, len(piece)) for piece in pieces])
         pieces = [cut for piece in pieces for cut in piece.windows(window, reading["stride"] or window)]
         if not pieces:
             raise EdgernnError(f"{path}: expected at least window={window} rows, got fewer; give a longer file")
     sequences = [(piece.observed() if missing else piece).x for piece in pieces]
     if len(sequences) == 1 and window is None and ids is None:
-        return sequences[0], None
-    return padded(sequences)
+        return sequences[0], None, []
+    counts, numbers = Counter(piece.group for piece in pieces), defaultdict[str, Iterator[int]](count)
+    names = [p.group if counts[p.group] == 1 else f"{p.group} {next(numbers[p.group])}" for p in pieces]
+    return *padded(sequences), names if ids is not None else []
+
+
+def warn_of_short(source: str, window: int, pieces: Sequence[tuple[str, int]]) -> None:
+    """Warn of recordings that a cut into windows leaves out: all of their pieces have fewer rows than a window.
+
+    Args:
+        source: The file or folder, for the warning.
+        window: Number of rows of a window.
+        pieces: Name of the recording and number of rows of each piece.
+    """
+    longest: dict[str, int] = {}
+    for name, rows in pieces:
+        longest[name] = max(rows, longest.get(name, 0))
+    short = [f"{name} ({rows} rows)" for name, rows in longest.items() if rows < window]
+    if 0 < len(short) < len(longest):
+        text = f"{source}: {len(short)} of {len(longest)} recordings have fewer rows than window={window} and are left "
+        warnings.warn(f"{text}out: {some(short)}; lower window to read them", EdgernnWarning, stacklevel=3)
 
 
 def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
@@ -237,14 +262,9 @@ def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
 
 
 def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
-    """Stack arrays of one or several lengths T, (T, ...) each.
+    """Stack arrays (T, ...) to (N, T, ...) of the longest T, with zeros after shorter ones; return also their lengths.
 
-    Args:
-        arrays: The N arrays, of equal shapes after the first axis.
-
-    Returns:
-        An array (N, T, ...) of the longest T, with zeros after the end of shorter ones; and the lengths (N,) if they
-        differ, else None.
+    The lengths (N,) are None if all arrays have the same.
     """
     if len({array.shape for array in arrays}) == 1:
         return np.stack(arrays), None
@@ -253,6 +273,23 @@ def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.ND
     for row, array in zip(stacked, arrays, strict=True):
         row[: len(array)] = array
     return stacked, lengths
+
+
+def warn_of_jumps(source: str, recordings: Sequence[Recording]) -> None:
+    """Warn of recordings whose times jump, as resampling interpolates between the rows before and after.
+
+    A jump is a second or more, and as long as 20 successive rows or more usually are.
+    """
+    jumps: dict[float, str] = {}
+    for recording in recordings:
+        if recording.seconds is not None and len(recording) > 1:
+            steps = np.diff(recording.seconds)
+            if steps.max() >= max(1, _JUMP * float(np.median(steps))):
+                jumps[float(steps.max())] = recording.name
+    if jumps:
+        longest = max(jumps)
+        text = f"{source}: the time jumps by {longest:.3g} s in {jumps[longest]}, and the rows between are interpolated"
+        warnings.warn(f"{text}; with gap=1, training splits recordings there", EdgernnWarning, stacklevel=3)
 
 
 def missing_gap(rate: float, gap: float | None) -> float:
@@ -290,6 +327,32 @@ def seconds_of(name: str, cells: Sequence[str], number: Callable[[str], float | 
         return np.array([_moment(cell.strip(), months_first) for cell in cells])
     except ValueError:
         return None
+
+
+def first_without_time(name: str, cells: Sequence[str | None], number: Callable[[str], float | None]) -> int:
+    """Return the index of the first cell of a column of times that is empty, or of another form than most (or 0).
+
+    Raise EdgernnError if each cell is a time, but some dates have the day first and others the month.
+    """
+    is_number = [cell is not None and number(cell) is not None for cell in cells]
+    if 2 * sum(is_number) >= len(cells):
+        return is_number.index(False) if False in is_number else 0
+    for i, cell in enumerate(cells):
+        if cell is None or not _is_moment(cell.strip()):
+            return i
+    raise EdgernnError(
+        f"{name}: expected the day first in all dates, or the month, got both; write dates as in 2026-01-31"
+    )
+
+
+def _is_moment(cell: str) -> bool:
+    for months_first in (False, True):
+        try:
+            _moment(cell, months_first)
+        except ValueError:
+            continue
+        return True
+    return False
 
 
 def _moment(cell: str, months_first: bool) -> float:

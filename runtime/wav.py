@@ -20,6 +20,8 @@ from edgernn.files import check_content, check_regular, write_bytes
 _BYTES = 2
 # formats of samples in a chunk "fmt "; an extensible one has the format in its first two bytes after 24 others
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+# largest float sample: decoders overshoot 1 a little, and whole numbers that are stored as floats reach thousands
+_LOUDEST = 8.0
 _KINDS = {_FLOAT: "floating-point", 6: "A-law", 7: "mu-law", 17: "ADPCM", 85: "MP3"}
 _SUBFORMAT = 24
 # size of the longest chunk "fmt " that is known, an extensible one
@@ -88,8 +90,23 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     samples = _decoded(content, header, count).mean(1)
     if not np.isfinite(samples).all():
         raise EdgernnError(f"{path}: expected finite samples, got NaN or infinity; record it again")
+    if header.kind == _FLOAT and (peak := float(np.abs(samples).max()) / FULL_SCALE) > _LOUDEST:
+        raise EdgernnError(
+            f"{path}: expected samples from -1 to 1, got up to {peak:.3g}; divide them by their full scale"
+        )
     samples = _resampled(path, samples, header.rate, rate)
     return np.clip(np.rint(samples), -FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
+
+
+def clip_of(samples: NDArray[np.int16], length: int) -> NDArray[np.int16]:
+    """Return `length` of the samples (S,): the stretch with the most energy, or all with zeros after them."""
+    if len(samples) > length:
+        energy = np.concatenate([[0], np.cumsum(samples.astype(np.float64) ** 2)])
+        begin = int(np.argmax(energy[length:] - energy[:-length]))
+        samples = samples[begin : begin + length]
+    clip = np.zeros(length, np.int16)
+    clip[: len(samples)] = samples
+    return clip
 
 
 @cache

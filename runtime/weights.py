@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.external_data import read_external
+from edgernn.runtime.graph_work import check_work
 from edgernn.runtime.info import not_utf8, read_model
 from edgernn.runtime.library import DOMAIN
 
@@ -138,21 +139,23 @@ def parse(content: bytes, path: Path, *, external: Literal["refuse", "check", "r
     except Exception as error:  # the classes of protobuf's exceptions have no common base
         if content.startswith(PACKED_MAGIC):
             raise EdgernnError(
-                f"{path}: expected an ONNX file, got a packed model, which C programs and browsers run; "
+                f"{path}: expected an ONNX file, got a packed model, which Session, C programs and browsers run; "
                 "pass the .onnx file that it was packed from"
             ) from None
         raise EdgernnError(
             f"{path}: expected an ONNX file, got another or a damaged one ({error}); export the model again"
         ) from None
     graph = model.graph
+    messages = list(_messages(model))
+    nodes = [message for message in messages if isinstance(message, onnx.NodeProto)]
     names = [value.name for values in (graph.initializer, graph.input, graph.output) for value in values]
-    names += [name for node in graph.node for name in (node.op_type, node.domain, *node.input)]
+    names += [name for node in nodes for name in (node.op_type, node.domain, *node.input, *node.output)]
     # protobuf returns invalid UTF-8 as bytes
     if not all(isinstance(name, str) for name in names):
         raise not_utf8(path)
     referring = [
         message
-        for message in _messages(model)
+        for message in messages
         if isinstance(message, onnx.TensorProto) and (message.external_data or message.data_location)
     ]
     size = len(content)
@@ -175,6 +178,7 @@ def parse(content: bytes, path: Path, *, external: Literal["refuse", "check", "r
     # kernels and packed models have a copy of the weights for each layer
     layers = (node for node in graph.node if node.domain == DOMAIN)
     check_memory(sum(sizes.get(name, 0) for node in layers for name in node.input), size, path)
+    check_work(model, size, path)
     return model
 
 

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of spoken words in a stream, from a model's scores (logits) at each step.
 
-    p_t = softmax(y_t)                           probabilities of the classes
-    s_t = mean of p_t, p_{t-1}, ...              over `smoothing` seconds; before the first step, p is 0
-    k_t = the class with the largest s_t         among all classes except "_unknown_" and "_silence_"
+    p_t = round(65536 softmax(y_t))              probabilities of the classes, as integers; NaN counts as 0
+    s_t = (p_t + ... + p_{t-w+1}) / (65536 w)    mean over the w steps of `smoothing` seconds; p is 0 before the first
+    k_t = the class with the largest s_t         the first one of several; not "_unknown_" and "_silence_"
 
 Word k_t is detected at step t if its s_t is at least `threshold` and no word was detected in the `refractory` seconds
-before. Training measures hits and false alarms with the same functions that `edgernn run --stream` uses.
+before. A duration in seconds becomes the nearest number of steps, the even one of two, and at least 1. Sums of integers
+are exact, so all implementations detect the same words: this one, `edgernn_detector.h` in C, and `word_detector.mjs`.
+Training measures hits and false alarms with the same functions that `edgernn run --stream` uses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,8 @@ from edgernn.errors import UsageError
 # classes that are not detected: any other word, and silence or noise
 UNKNOWN, SILENCE = "_unknown_", "_silence_"
 NOT_WORDS = (UNKNOWN, SILENCE)
+# the integer that stands for the probability 1
+ONE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,20 @@ class PostProcessing:
         for name in ("smoothing", "refractory"):
             if not 0 <= (value := getattr(self, name)) <= 60:
                 raise UsageError(f"{name}: expected from 0 to 60 seconds, got {value:g}")
+
+    @classmethod
+    def stored(cls, info: Mapping[str, Any], **changes: float | None) -> "PostProcessing":
+        """Return the settings in a file's description (`read_info`).
+
+        Args:
+            info: The description; the defaults replace what it lacks.
+            **changes: Settings that replace those of the file unless they are None.
+
+        Returns:
+            The settings.
+        """
+        changed = {name: value for name, value in changes.items() if value is not None}
+        return cls(**{**(info.get("detector") or {}), **changed})
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,7 @@ class Detector:
     """
 
     def __init__(self, classes: Sequence[str], seconds: float, settings: PostProcessing) -> None:
+        self.classes, self.seconds = list(classes), seconds
         # indices of the classes that are words
         self.words = np.flatnonzero([name not in NOT_WORDS for name in classes])
         if not len(self.words):
@@ -87,9 +106,21 @@ class Detector:
         self.width = max(1, round(settings.smoothing / seconds))
         self.gap = max(1, round(settings.refractory / seconds))
         # probabilities of the last width - 1 steps, which the next average needs
-        self._last: NDArray[np.float64] | None = None
+        self._last: NDArray[np.int64] | None = None
         # number of steps so far, and first step at which the next word may be detected
         self._steps = self._free = 0
+
+    @property
+    def least(self) -> int:
+        """Least sum over the steps of an average, in units of the probability 1 / ONE, at which a word is detected."""
+        total = ONE * self.width
+        near = int(self.settings.threshold * total)
+        return next(s for s in range(max(0, near - 1), near + 3) if s / total >= self.settings.threshold)
+
+    @property
+    def resolution(self) -> float:
+        """Difference between two neighbouring average probabilities."""
+        return 1 / (ONE * self.width)
 
     def feed(self, scores: NDArray[np.float32]) -> list[DetectedWord]:
         """Detect words in the next T steps of the stream.
@@ -111,14 +142,20 @@ class Detector:
 
         `scores` has the shape (T, ..., classes), too. The average of a step is over the last `smoothing` seconds.
         """
-        probabilities = softmax(scores)
+        # the integer nearest to a probability, from 0 to ONE
+        probabilities = np.floor(np.nan_to_num(softmax(scores)) * ONE + 0.5).astype(np.int64)
         if self._last is None:
-            self._last = np.zeros((self.width - 1, *probabilities.shape[1:]))
+            self._last = np.zeros((self.width - 1, *probabilities.shape[1:]), np.int64)
         probabilities = np.concatenate([self._last, probabilities])
         self._last = probabilities[len(probabilities) - self.width + 1 :]
         sums = np.cumsum(np.concatenate([np.zeros_like(probabilities[:1]), probabilities]), 0)
-        means: NDArray[np.float64] = (sums[self.width :] - sums[: -self.width]) / self.width
+        means: NDArray[np.float64] = (sums[self.width :] - sums[: -self.width]) / (ONE * self.width)
         return means
+
+    def reset(self) -> None:
+        """Start a new stream."""
+        self._last = None
+        self._steps = self._free = 0
 
     def find(self, average: NDArray[np.float64], threshold: float, begin: int = 0, free: int = 0) -> list[DetectedWord]:
         """Find detected words in average probabilities.
@@ -147,6 +184,7 @@ class Detector:
 
 def softmax(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Compute probabilities from scores (logits) by softmax over the last axis; both have the shape (..., classes)."""
-    shifted = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        shifted = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
     probabilities: NDArray[np.float64] = shifted / shifted.sum(-1, keepdims=True)
     return probabilities

@@ -35,25 +35,16 @@ def zoo_folder() -> Path:
 
 
 def entries(folder: Path | None = None) -> list[dict[str, Any]]:
-    """Read the file entry.json of each trained model in a folder; it has the data of the model card.
+    """Read the entry.json of each trained model in a folder, by default `zoo_folder`, in the order of their names.
 
-    Args:
-        folder: The folder with one folder per model. Default: the result of `zoo_folder`.
-
-    Returns:
-        The contents of the files, in the order of the models' names. Each is a dict, with the model's "name" and the
-        path of its "folder" added.
-
-    Raises:
-        EdgernnError: The folder does not exist, or an entry.json cannot be read.
+    Each is a dict with the data of the model card, and with the model's "name" and the path of its "folder" added.
+    EdgernnError is raised if the folder does not exist, or an entry.json cannot be read.
     """
     models = []
     for path in sorted(_existing(folder or zoo_folder()).glob(f"*/{ENTRY}")):
         entry = read_json(path)
         if missing := _missing(entry):
-            raise EdgernnError(
-                f"{path}: expected {missing}, got other JSON; add the model again with: edgernn models add"
-            )
+            raise EdgernnError(f"{path}: expected {missing}, got other JSON; remove the folder, or get it again")
         models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
     return models
 
@@ -114,12 +105,8 @@ def seed_mean(entry: Mapping[str, Any]) -> float | None:
 def seed_note(entry: Mapping[str, Any]) -> str | None:
     """Say which of several trained seeds a model has, what all of them reach, and which one validation prefers.
 
-    Args:
-        entry: Content of entry.json. Its optional key "seeds" is a dict with "model" (the seed of the model, as a
-            string), "validation" and "test" (dicts from each trained seed to its metric on this split).
-
-    Returns:
-        The sentences; None if the entry has no "seeds".
+    The optional key "seeds" of an entry.json is a dict with "model" (the seed of the model, as a string), "validation"
+    and "test" (dicts from each trained seed to its metric on this split). The result is None without it.
     """
     if "seeds" not in entry:
         return None
@@ -140,19 +127,10 @@ def seed_note(entry: Mapping[str, Any]) -> str | None:
 def find_model(model: Path) -> Path:
     """Return the path of a model's file for an argument that is a path or the name of a model in the zoo.
 
-    The zoo is the folder of trained models that `zoo_folder` returns.
-
-    A file or a run directory of the same name comes before the model. Any other folder does not, such as the one that
-    `edgernn pack NAME --target c` writes.
-
-    Args:
-        model: Path of a file or of a run directory, or name of a model. NAME-int8 is the model NAME with int8 weights.
-
-    Returns:
-        The path of the file; `model` itself if it is a path.
-
-    Raises:
-        UsageError: `model` is neither a path nor the name of a model, or the zoo does not exist.
+    The zoo is the folder of trained models that `zoo_folder` returns. A file or a run directory of the same name comes
+    before the model. Any other folder does not, such as the one that `edgernn pack NAME --target c` writes. NAME-int8
+    is the model NAME with int8 weights. UsageError is raised for an argument that is neither a path nor a name, or if
+    the zoo does not exist.
     """
     check_path(model)
     is_model = model.is_file() or any((model / name).is_file() for name in (CONFIG, MODEL))

@@ -4,7 +4,6 @@
 x is (N, T, I), or (N, T) for words; y is (N, T, O). A test is skipped if a tool is missing.
 """
 
-import atexit
 import functools
 import json
 import os
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -126,6 +126,18 @@ def on_the_page(model: Path, source: Path, *arguments: object) -> subprocess.Com
         return run("node", EXAMPLES / "browser" / "headless.mjs", address, *arguments)
 
 
+def listen(page: str, model: Path, *arguments: object) -> dict[str, Any]:
+    """Run examples/browser/headless_audio.mjs on a page with a model, and return what it prints."""
+    need_chromium()
+    need_wasm()
+    with serving(model, EXAMPLES / "adding.csv") as address:
+        process = run("node", EXAMPLES / "browser" / "headless_audio.mjs", address + page, *arguments)
+    assert process.returncode == 0, process.stderr
+    assert "page:" not in process.stderr, process.stderr
+    result: dict[str, Any] = json.loads(process.stdout)
+    return result
+
+
 @contextmanager
 def serving(*files: Path) -> Iterator[str]:
     """Serve the page and yield its address."""
@@ -157,21 +169,23 @@ def c_program() -> Path:
 def arm_program() -> Path:
     """Build examples/c once for 64-bit Arm, with edgernn's functions linked in."""
     need("aarch64-linux-gnu-g++")
-    return _built("c", f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake' / 'aarch64-linux-gnu.cmake'}")
+    toolchain = ROOT / "cmake" / "aarch64-linux-gnu.cmake"
+    return _built("c", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", processor="arm")
 
 
-def _built(example: str, *options: str) -> Path:
-    """Build an example's program in a folder that is removed when this process exits."""
+def _built(example: str, *options: str, processor: str = "host") -> Path:
+    """Build an example's program in a folder that persists, which processes of pytest-xdist share."""
     for tool in ("cmake", os.environ.get("CXX", "c++")):
         need(tool)
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder)
+    folder = ROOT / "build" / "tests" / f"example-{example}-{processor}"
+    folder.mkdir(parents=True, exist_ok=True)
     configure = ["cmake", "-S", EXAMPLES / example, "-B", folder, *options]
-    for words in (configure, ["cmake", "--build", folder, "--parallel", "2"]):
-        # cross-compiling the kernels takes minutes
-        process = run(*words, timeout=1200)
-        assert process.returncode == 0, process.stdout + process.stderr
-        assert "warning" not in process.stderr, process.stderr
+    with FileLock(folder / ".lock"):
+        for words in (configure, ["cmake", "--build", folder, "--parallel", "2"]):
+            # cross-compiling the kernels takes minutes
+            process = run(*words, timeout=1200)
+            assert process.returncode == 0, process.stdout + process.stderr
+            assert "warning" not in process.stderr, process.stderr
     return folder / "stream"
 
 

@@ -117,14 +117,14 @@ def _exporter_is_read_once() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _traces_are_shared(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Trace each built-in layer for an export once in all workers."""
-    if "edgernn.export.trace" in sys.modules:
-        from edgernn.export import trace
+    if "edgernn.export.layer_functions" in sys.modules:
+        from edgernn.export import layer_functions
         from tests.shared_traces import SharedTraces
 
         base = tmp_path_factory.getbasetemp()
         folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "traces"
         folder.mkdir(exist_ok=True)
-        trace._CACHE, trace._CACHE_SIZE = SharedTraces(folder), sys.maxsize
+        layer_functions._CACHE, layer_functions._CACHE_SIZE = SharedTraces(folder), sys.maxsize
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_forms import form_name, forms
-from edgernn.export.trace import layer_weights
+from edgernn.export.layer_functions import layer_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.runtime import library_path
 from edgernn.runtime.cuda import Sizes

@@ -5,11 +5,13 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.runtime.firmware.folder import CFiles, c_files
+from edgernn.runtime.graph_options import GraphOptions
 from edgernn.runtime.input_check import OnNonfinite
 from tests.apps import ROOT, need, run
 
@@ -28,9 +30,9 @@ class SteppedModel:
     nonfinite: int | None = None
 
 
-def write_files(content: bytes, folder: Path, on_nonfinite: OnNonfinite = "error") -> CFiles:
-    """Write the C files of an exported model."""
-    files = c_files(content, Path("model.onnx"), on_nonfinite=on_nonfinite)
+def write_files(content: bytes, folder: Path, on_nonfinite: OnNonfinite = "error", **options: Any) -> CFiles:
+    """Write the C files of a model; `options` are those of `GraphOptions`."""
+    files = c_files(content, Path("model.onnx"), on_nonfinite=on_nonfinite, options=GraphOptions(**options))
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -38,13 +40,13 @@ def write_files(content: bytes, folder: Path, on_nonfinite: OnNonfinite = "error
 
 
 def step_in_c(
-    content: bytes, x: NDArray[np.float32] | NDArray[np.int64], on_nonfinite: OnNonfinite = "error"
+    content: bytes, x: NDArray[np.float32] | NDArray[np.int64], on_nonfinite: OnNonfinite = "error", **options: Any
 ) -> SteppedModel:
-    """Step an exported model over x (T, I), or words (T,), in a program with sanitizers."""
+    """Step a model over x (T, I), or words (T,), in a program with sanitizers, with the `options` of `GraphOptions`."""
     need("gcc")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_files(content, folder, on_nonfinite)
+        write_files(content, folder, on_nonfinite, **options)
         program = folder / "step"
         compiled = run("gcc", *STRICT, *CHECKED, "-c", folder / "model.c", "-o", folder / "model.o")
         assert compiled.returncode == 0, compiled.stderr

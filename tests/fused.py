@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from edgernn.cells import CELLS
+from edgernn.cells import CELLS, Cell
 from edgernn.cells.recurrent import DENSE, Recurrent
 from edgernn.kernels import cpu, training_library
 from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
 from edgernn.rules import RULES, Phased
+from tests.fused_cells import Highway
 from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 
@@ -30,7 +31,8 @@ COLUMN_AND_GATE = [
     for cell, rule in product([*CELLS, *VARIANTS], RULES)
     if RULES[rule].by_hand and RULES[rule].refusal((VARIANTS.get(cell) or CELLS[cell])(1, 1)) is None
 ]
-CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
+# a name of a cell or of a variant, or a user-defined cell
+AnyCell = str | type[Cell]
 Gradients = dict[str, Tensor | None]
 
 
@@ -52,8 +54,9 @@ def fused(layer: RecurrentLayer) -> RecurrentLayer:
     return clone
 
 
-def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:
-    cell_type = VARIANTS.get(cell) or resolve(cell)[0]
+def make(cell: AnyCell, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:
+    cell_type = cell if isinstance(cell, type) else VARIANTS.get(cell) or resolve(cell)[0]
+    I = H if cell is Highway else I
     if rule == "phased":
         options.setdefault("open", 0.5)
     layer = RecurrentLayer(cell_type(I, H, recurrent=recurrent), RULES[rule](I, H, **options))
@@ -62,7 +65,7 @@ def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **o
     return layer
 
 
-def make_groups(cell: str, I: int, H: int, G: int, **options: Any) -> RecurrentLayer:
+def make_groups(cell: AnyCell, I: int, H: int, G: int, **options: Any) -> RecurrentLayer:
     """Return a layer whose groups of G neurons change at some steps, with likelihoods clipped at both ends."""
     layer = make(cell, "selective", I, H, group_size=G, **options)
     torch.nn.init.normal_(layer.rule.rule_W)

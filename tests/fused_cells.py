@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-defined cells for tests of fused training."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from edgernn.cells import CELLS, Cell, Gate, Gates, Vector
 from edgernn.cells.base import State
-from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES
 from edgernn.surrogate import event
 
 
@@ -127,10 +123,3 @@ class Events(Cell):
 
 
 USER_CELLS = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived, Events)
-
-
-def user_layer(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
-    options |= {"open": 0.5} if rule == "phased" else {}
-    layer = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
-    layer.rule.anneal(30)
-    return layer

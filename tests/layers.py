@@ -8,7 +8,7 @@ from torch import Tensor
 
 from edgernn.cells import Cell
 from edgernn.cells.recurrent import DENSE, Recurrent
-from edgernn.export.trace import weights_of
+from edgernn.export.layer_functions import weights_of
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
 from tests import oracle

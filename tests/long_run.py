@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.bench.provenance import machine
-from edgernn.export.trace import weights_of
+from edgernn.export.layer_functions import weights_of
 from edgernn.files import write_json
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model

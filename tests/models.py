@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 import edgernn
-from edgernn.export import Check, to_onnx
 from edgernn.export.graph import build
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
-from edgernn.runtime.stepper import Stepper, _Sizes
+from edgernn.runtime.stepper import Sizes, Stepper
 from tests.native import OPTIONS
 
 _FOLDER = tempfile.TemporaryDirectory()
@@ -49,6 +48,18 @@ def exported_alone(model: edgernn.SequenceModel, weights: str = "float32") -> by
     return content
 
 
+def write(model: edgernn.SequenceModel, path: Path) -> Path:
+    """Export a model to a file that is not checked as `to_onnx` does, and return its path."""
+    path.write_bytes(build(model).SerializeToString())
+    return path
+
+
+def write_alone(model: edgernn.SequenceModel, path: Path, weights: str = "float32") -> Path:
+    """Write what `exported_alone` returns to a file, and return its path."""
+    path.write_bytes(exported_alone(model, weights))
+    return path
+
+
 def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> bytes:
     """Pack a model exported by `exported_alone`."""
     return pack(exported_alone(model, weights), Path("model.onnx"))
@@ -56,18 +67,29 @@ def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> byte
 
 def state_of(stepper: Stepper) -> np.ndarray:
     """Return a view of all states of a packed model, one after the other, as C programs see them."""
-    sizes, state = _Sizes(), ctypes.POINTER(ctypes.c_float)()
+    sizes, state = Sizes(), ctypes.POINTER(ctypes.c_float)()
     assert stepper._library.edgernn_sizes(stepper._model, ctypes.byref(sizes)) == 0
     assert stepper._library.edgernn_state(stepper._model, ctypes.byref(state)) == 0
     return np.ctypeslib.as_array(state, (sizes.state,))
 
 
 @functools.cache
-def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.SequenceModel, Path, list[Check]]:
-    """Return the model of these arguments, its exported file, and the results of the export's check."""
+def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.SequenceModel, Path]:
+    """Return the model of these arguments and its file, which is not checked as `to_onnx` does."""
     model = contractive(cell, rule, **options)
-    path = Path(_FOLDER.name) / f"{len(list(Path(_FOLDER.name).iterdir()))}.onnx"
-    return model, path, to_onnx(model, path)
+    return model, write(model, Path(_FOLDER.name) / f"{len(list(Path(_FOLDER.name).iterdir()))}.onnx")
+
+
+@functools.cache
+def written(cell: str, rule: str = "always", **options) -> Path:
+    """Return the file of `exported` without portable functions."""
+    path = Path(_FOLDER.name) / f"alone-{len(list(Path(_FOLDER.name).iterdir()))}.onnx"
+    return write_alone(contractive(cell, rule, **options), path)
+
+
+def file_for(backend: str, cell: str, rule: str, **options) -> Path:
+    """Return the file of `written` for the native backend, which reads no portable function, or that of `exported`."""
+    return written(cell, rule, **options) if backend == "native" else exported(cell, rule, **options)[1]
 
 
 def assert_threads_get_the_same(session: Session, inputs: list[np.ndarray], repeats: int) -> None:

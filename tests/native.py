@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgernn.cell_program import cell_program
 from edgernn.cells import CELLS, COMPILED, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import DENSE, LowRank
-from edgernn.export.trace import layer_weights, op_attributes
+from edgernn.export.layer_functions import layer_weights, op_attributes
 from edgernn.layer import LAST, RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.runtime import library_path
@@ -38,7 +38,6 @@ VARIANTS: dict[str, Callable[[int, int], Cell]] = {
     },
 }
 OPS = [*PAIRS, *product(VARIANTS, ("always", "selective"))]
-OP_IDS = [f"{cell}-{rule}" for cell, rule in OPS]
 # options of rules such that some neurons are updated and some are not, and soft gates are exact to float32
 OPTIONS = {"phased": {"open": 0.4}, "variable": {"sharpness": 0.7, "epsilon": 0.01}, "random": {"seed": 7}}
 # float32 and float64 may decide differently where a score is closer than this to its threshold

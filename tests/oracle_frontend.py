@@ -4,6 +4,8 @@
 test_frontends.py compares the features log and pcen with stored ones of librosa, see librosa_features.py.
 """
 
+import dataclasses
+
 import numpy as np
 
 
@@ -45,7 +47,11 @@ def follow(config, last, value):
 
 
 def features(x, config, alpha=0.98, delta=2.0, r=0.5):
-    """Return the features (T, B, bands) of samples x (T, B, hop)."""
+    """Return the features (T, B, stack * bands) of samples x (T, B, stack * hop)."""
+    if config.stack > 1:
+        hops = [hop for step in x for hop in np.split(step, config.stack, axis=1)]
+        frames = features(np.stack(hops), dataclasses.replace(config, stack=1), alpha, delta, r)
+        return np.stack([np.concatenate(frames[t : t + config.stack], 1) for t in range(0, len(frames), config.stack)])
     steps, batch, _ = x.shape
     size = 1
     while size < config.window_size:

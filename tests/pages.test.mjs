@@ -100,7 +100,7 @@ test("the last chosen model wins, and its session replaces the others", async ()
 });
 
 test("files are chosen with the keyboard", async () => {
-  for (const [path, inputs] of [["", ["modelFile", "inputFile"]], ["words.html", ["file"]]]) {
+  for (const [path, inputs] of [["", ["modelFile", "inputFile"]], ["words.html", ["file"]], ["wakeword.html", ["file"]]]) {
     const page = await open(path);
     await page.waitForSelector("body:not([data-state=loading])");
     const reached = new Set();

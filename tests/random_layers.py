@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import torch
 
-from edgernn.export.trace import weights_of
+from edgernn.export.layer_functions import weights_of
 from edgernn.layer import LAST, RecurrentLayer
 from edgernn.names import resolve
 

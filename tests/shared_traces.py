@@ -11,7 +11,7 @@ import onnx
 
 
 class SharedTraces(dict[Hashable, list[onnx.NodeProto]]):
-    """The nodes of traced layers by the layer's structure; replaces the cache of edgernn.export.trace.
+    """The nodes of traced layers by the layer's structure; replaces the cache of edgernn.export.layer_functions.
 
     Layers with classes or functions of a test stay in this process, as another test may use the same names.
     """

@@ -165,7 +165,9 @@ def recurrent(graph, a):
     H = weights[1].shape[1]
     width = weights[0].shape[1]
     x = graph.view(source, start, (steps, rows, width), (rows * width, width, 1)).copy()
-    y = graph.view(target, end, (steps, rows, H), (rows * H, H, 1), written=True)
+    y = np.zeros((steps, rows, H))
+    if target >= 0:
+        y = graph.view(target, end, y.shape, (rows * H, H, 1), written=True)
     views = [graph.view(v, offset, (rows, H), (H, 1), written=True) for v, offset in places]
     states = [view * 0 if zero else view.copy() for view in views]
     for t in range(steps):
@@ -203,6 +205,10 @@ def reduce(graph, a):
 
 def gather(graph, a):
     source, start, target, end, inner, n = a.take(6)
+    if n == 0:
+        value, offset = a.take(2)
+        row = int(graph.view(value, offset, (1,), (1,))[0])
+        graph.view(target, end, (inner,), (1,), written=True)[...] = graph.view(source, row * inner, (inner,), (1,))
     for row, index in enumerate(a.take(n)):
         numbers = graph.view(source, start + index * inner, (inner,), (1,)) if index >= 0 else 0
         graph.view(target, end + row * inner, (inner,), (1,), written=True)[...] = numbers
@@ -210,8 +216,8 @@ def gather(graph, a):
 
 def fft(graph, a):
     source, start, target, end, rows, stride, to, N, window = a.take(9)
-    x = graph.view(source, start, (rows, N), (stride, 1)) * (1 if window < 0 else graph.tensors[window])
-    spectrum = np.fft.rfft(x)
+    weights = np.ones(N) if window < 0 else graph.tensors[window]
+    spectrum = np.fft.rfft(graph.view(source, start, (rows, len(weights)), (stride, 1)) * weights, N)
     y = np.concatenate([spectrum.real, spectrum.imag], 1)
     graph.view(target, end, (rows, N + 2), (to, 1), written=True)[...] = y
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what the op does in steps of ONNX Runtime: `LD_PRELOAD=bounded_op.so python -m tests.step_op B MODEL...`.
+"""Counts what the op does in steps of ONNX Runtime: `LD_PRELOAD=bounded_op.so python -m tests.step_op MODEL...`.
 
-Prints for each model the allocations of memory, locks and system calls of the library, as JSON: those of the first
-step and of later ones. The entry `onnxruntime` has those of ONNX Runtime, to show that the counters work.
+Prints for batches of 1 and of 5, and for each model, the allocations of memory, locks and system calls of the library,
+as JSON: those of the first step and of later ones. The entry `onnxruntime` has those of ONNX Runtime, to show that the
+counters work.
 """
 
 import ctypes
@@ -79,4 +80,4 @@ def count_model(path: str, batch: int) -> dict[str, tuple[int, ...]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([count_model(path, int(sys.argv[1])) for path in sys.argv[2:]]))
+    print(json.dumps([count_model(path, batch) for batch in (1, 5) for path in sys.argv[1:]]))

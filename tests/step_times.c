@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times each step of a packed model: a shared library that tests/step_times.py loads. */
+/* Times each step of a packed model: a shared library that benchmarks/step_times.py loads. */
 
 #define _POSIX_C_SOURCE 200809L
 

@@ -76,7 +76,31 @@ def test_each_step_has_a_row_and_numbers_have_no_probabilities(tmp_path, x, caps
     np.testing.assert_array_equal(values[:, :2], [(i, t) for i in range(6) for t in range(5)])
     np.testing.assert_allclose(values[:, 2:], y.reshape(30, 4), rtol=1e-5, atol=1e-6)
     assert main(["run", str(model), "--input", str(tmp_path / "x.npz"), "--output", "-"]) == 2
-    assert "-: expected at most two axes for csv, got y of shape (6, 5, 4); write npz" in capsys.readouterr().err
+    assert (
+        "-: expected a table or one sequence for csv, got y of shape (6, 5, 4), with 6 sequences of steps; write npz"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("metric", ["mse", "accuracy"])
+def test_steps_after_the_end_of_a_sequence_have_no_answer(metric, tmp_path, x, capsys):
+    model, lengths = model_file(tmp_path, {"metric": metric, "classes": None}, output="all"), [5, 2, 4, 1, 3, 5]
+    np.savez(tmp_path / "x.npz", x=x, lengths=lengths)
+    _, *rows, _ = run([model, "--input", tmp_path / "x.npz"], capsys).splitlines()
+    places = [tuple(map(int, row.split()[:2])) for row in rows]
+    assert places == [(i, t) for i, length in enumerate(lengths) for t in range(length)]
+    result = json.loads(run([model, "--input", tmp_path / "x.npz", "--json"], capsys))
+    for i, length in enumerate(lengths):
+        np.testing.assert_allclose(result["y"][i], Session(model).run(x[i, :length]), rtol=0, atol=1e-6)
+    assert main(["run", str(model), "--input", str(tmp_path / "x.npz"), "--output", "-"]) == 2
+    run([model, "--input", tmp_path / "x.npz", "--output", tmp_path / "y.npz"], capsys)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["lengths"], lengths)
+    # one sequence is a table
+    np.savez(tmp_path / "x.npz", x=x[1:2], lengths=[2])
+    table = np.loadtxt(io.StringIO(run([model, "--input", tmp_path / "x.npz", "--output", "-"], capsys)), delimiter=",")
+    np.testing.assert_allclose(table, result["y"][1], rtol=0, atol=1e-6)
+    run([model, "--input", tmp_path / "x.npz", "--output", tmp_path / "y.csv"], capsys)
+    np.testing.assert_array_equal(np.loadtxt(tmp_path / "y.csv", delimiter=","), table)
 
 
 def test_classes_without_names_are_numbered(tmp_path, x, capsys):

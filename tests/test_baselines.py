@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trivial baselines: each equals figures computed by hand, and stands in tables of results."""
 
-import json
 import math
 from collections import Counter
 
@@ -9,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.baselines import main as fill_reports
-from edgernn.files import read_json
 from edgernn.training.papers.paper_table import markdown
 from edgernn.training.papers.tasks.binary_addition import BinaryAddition
 from edgernn.training.papers.tasks.brits import Mortality
@@ -394,27 +391,3 @@ def test_a_page_shows_baselines_beside_models(tmp_path):
     # reports of earlier versions have none
     del report["baselines"]
     assert "*" not in "".join(line for line in markdown(report).splitlines() if line.startswith("|"))
-
-
-def test_reports_of_finished_runs_get_their_baselines(tmp_path, monkeypatch):
-    sweep = tmp_path / "sweep.toml"
-    settings = "T = 6\ntrain_size = 30\ntest_size = 20\n"
-    sweep.write_text(f'task = "adding"\ncells = ["gru"]\nseeds = 2\n[settings]\n{settings}[vary]\nlayers = [1, 2]\n')
-    rows = [{"name": f"gru-layers={n}", "settings": {"layers": n}, "seeds": [0, 1]} for n in (1, 2)]
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps({"sweep": str(sweep), "metric": "mse", "rows": rows}))
-    monkeypatch.setattr("sys.argv", ["measure_baselines", str(path)])
-    fill_reports()
-    report = read_json(path)
-    assert report["rows"] == rows
-    jobs = adding_jobs(tmp_path, cells=("gru",))
-    assert report["baselines"] == baselines(
-        [job for job in jobs if job.settings["T"] == 6], ["mse", "skip_percent"], None
-    )
-    for change, said in (
-        ({"settings": {"T": 9}}, "trained with T=9, now it is 6"),
-        ({"rows": [{**rows[0], "name": "lstm"}]}, "lstm: its recipe is gone"),
-    ):
-        path.write_text(json.dumps(report | change))
-        with pytest.raises(ValueError, match=said):
-            fill_reports()

@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import edgernn
-from benchmarks import load, training_steps
+from benchmarks import load, step_graphs, training_steps
 from benchmarks.compare_libraries import main as compare_libraries
+from benchmarks.large_layers import main as large_layers
 from benchmarks.skip_curve import GROUP_SIZES, SKIPS
 from benchmarks.skip_curve import main as skip_curve
 from benchmarks.skip_streams import SKIPS as STREAM_SKIPS
@@ -26,16 +27,17 @@ from edgernn.bench.baseline import parameters
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.costs import named_cost
-from edgernn.export import to_onnx
 from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.random_models import random_model
 from edgernn.rules import RULES, PerColumn
 from edgernn.runtime import Session, library_path, timing
 from edgernn.runtime.firmware.equations import kind_of_rule
+from edgernn.runtime.graph_options import PLAIN
 from edgernn.runtime.info import update_words
 from edgernn.runtime.timing import Rounds
 from edgernn.settings import fields_of
-from tests.models import exported
+from tests.models import exported, write, write_alone
+from tests.test_step_graph import small_file
 from tests.use_mutants import MODELS
 
 RESULTS = Path(__file__).parent.parent / "docs/results/performance.json"
@@ -104,7 +106,7 @@ def test_a_step_is_timed_at_the_rate_of_its_sensor():
 
 
 def test_report_holds_every_figure(tmp_path):
-    _, path, _ = exported("gru", "selective", layers=2)
+    _, path = exported("gru", "selective", layers=2)
     report = bench(path, Settings(rounds=2, warmup=0, block_ms=1, steps=20, batch=3))
     assert set(report["timings"]) == {"edgernn native", "edgernn portable", "ONNX Runtime GRU", "ONNX Runtime LSTM"}
     for t in report["timings"].values():
@@ -161,6 +163,9 @@ def test_example_beside_the_model_is_the_input(tmp_path):
     assert (report["input"], report["settings"]["steps"], report["settings"]["batch"]) == ("example.npz", 7, 1)
     with pytest.raises(edgernn.UsageError, match=r"x: expected shape \(T, B, 3\), got \(7, 2, 4\)"):
         bench(path, QUICK, x=np.ones((7, 2, 4), np.float32))
+    np.savez(tmp_path / "example.npz", x=np.ones((2, 7, 4), np.float32))
+    with pytest.raises(edgernn.UsageError, match=r"example\.npz: x: expected shape .*; it is of another model in this"):
+        bench(path, QUICK)
 
 
 def test_wrong_code_is_not_timed(tmp_path):
@@ -190,8 +195,7 @@ def test_without_the_library_the_report_says_so(monkeypatch):
 
 @pytest.mark.parametrize("skip", [0.0, 0.5, 0.9, 1.0])
 def test_random_model_skips_what_was_asked(skip, tmp_path):
-    to_onnx(random_model("sarnn", 2, 64, skip=skip), tmp_path / "m.onnx")
-    session = Session(tmp_path / "m.onnx")
+    session = Session(write_alone(random_model("sarnn", 2, 64, skip=skip), tmp_path / "m.onnx"))
     session.run(np.random.default_rng(1).standard_normal((400, 2, 2)))
     assert 1 - session.updates.mean() / 64 == pytest.approx(skip, abs=0.05)
     if 0 < skip < 1:
@@ -211,9 +215,7 @@ def test_wrong_settings_are_named():
 @pytest.mark.parametrize("name", [*COMBINATIONS, *IMPUTING])
 def test_every_papers_combination_is_measured_at_a_forced_rate(name, tmp_path):
     skip = 0.0 if name in IMPUTING else 0.9
-    model = random_model(name, 6, 32, skip=skip)
-    to_onnx(model, tmp_path / "m.onnx")
-    report = bench(tmp_path / "m.onnx", QUICK)
+    report = bench(write(random_model(name, 6, 32, skip=skip), tmp_path / "m.onnx"), QUICK)
     assert report["native_missing"] is None
     assert report["skip_percent"] == pytest.approx(100 * skip, abs=10)
     costs = report["costs"]
@@ -222,8 +224,7 @@ def test_every_papers_combination_is_measured_at_a_forced_rate(name, tmp_path):
 
 def test_sparse_and_low_rank_weights_are_measured(tmp_path):
     for options in ({"density": 0.25}, {"rank": 4}):
-        to_onnx(random_model("gru", 2, 32, **options), tmp_path / "m.onnx")
-        report = bench(tmp_path / "m.onnx", QUICK)
+        report = bench(write(random_model("gru", 2, 32, **options), tmp_path / "m.onnx"), QUICK)
         assert report["native_missing"] is None
         assert report["costs"]["macs_executed"] < 0.5 * named_cost("gru", None, 2, 32).macs
 
@@ -275,7 +276,13 @@ def test_names_of_cases_stay():
     assert {case.name for case in OWN_CASES} == saved
 
 
-@pytest.mark.slow
+@pytest.fixture
+def _without_portable_functions(monkeypatch):
+    """Write the files that only kernels run without portable functions."""
+    monkeypatch.setattr("benchmarks.skip_curve.to_onnx", write_alone)
+
+
+@pytest.mark.usefixtures("_without_portable_functions")
 def test_the_curve_holds_every_share_and_group_size(tmp_path):
     words = ["--steps", "30", "--rounds", "1", "--layers", "1", "--out", str(tmp_path)]
     skip_curve(words, standalone_mode=False)
@@ -293,7 +300,7 @@ def test_the_curve_holds_every_share_and_group_size(tmp_path):
     assert (tmp_path / "skip-curve.png").stat().st_size > 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("_without_portable_functions")
 def test_the_table_of_streams_has_a_speed_for_every_batch_and_share(tmp_path):
     skip_streams(["--rounds", "1", "--batches", "1", "--out", str(tmp_path)], standalone_mode=False)
     report = json.loads((tmp_path / "skip-streams.json").read_text())
@@ -358,3 +365,38 @@ def test_training_steps_are_timed_with_low_rank_weights(tmp_path):
     result = CliRunner().invoke(training_steps.main, ["mingru", "--rank", "2"])
     assert result.exit_code == 2
     assert "mingru has no recurrent weights to factorise" in result.output
+
+
+def test_a_file_of_another_tool_is_refused_on_a_gpu(tmp_path, capsys):
+    assert main(["bench", str(small_file(tmp_path)), "--device", "cuda"]) == 2
+    assert "small.onnx: expected a file that edgernn exported with --device cuda; leave" in capsys.readouterr().err
+
+
+def test_packed_networks_are_timed_in_python_and_c_and_missing_files_named(monkeypatch, tmp_path, capsys):
+    path = small_file(tmp_path)
+    np.savez(tmp_path / "ref.npz", x=np.random.default_rng(0).standard_normal((20, 1, 1, 3), np.float32))
+    files = {name: (name, PLAIN, ("ref.npz", "x")) for name in (path.name, "other.onnx")}
+    monkeypatch.setattr(step_graphs, "FILES", files)
+    step_graphs.main([str(tmp_path), "--rounds", "1", "--out", str(tmp_path)], standalone_mode=False)
+    assert f"left out, as they are not in {tmp_path}: other.onnx" in capsys.readouterr().out
+    report = json.loads((tmp_path / "step-graphs.json").read_text())
+    times = report["files"][path.name]
+    assert times["float32"]["error"] < 1e-5 < times["int8"]["error"] < 0.1
+    for weights in ("float32", "int8"):
+        assert min(*times[weights]["step"].values(), *times[weights]["from_c"]["step"].values()) > 0
+    assert "| small.onnx | 167 | " in step_graphs.table(report)
+    assert (tmp_path / "step-graphs.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_large_layers_stand_beside_the_dense_one_of_equal_time(tmp_path):
+    words = ["--rounds", "1", "--sizes", "64", "--weights", "float32", "--out", str(tmp_path / "large.json")]
+    large_layers(words, standalone_mode=False)
+    (layer,) = json.loads((tmp_path / "large.json").read_text())["layers"]
+    assert [dense["H"] for dense in layer["dense"]] == [4, 8, 16, 24, 32, 48, 64]
+    rows = {(row["rule"], row["period"]): row for row in layer["rules"]}
+    assert len(rows) == 10
+    for (rule, period), row in rows.items():
+        assert abs(row["updated"] - 1 / period) < (1e-9 if rule in ("skip", "periodic") else 0.06)
+        assert row["updated"] <= row["work"] + 0.01 < 0.6
+        assert 4 <= row["equal_H"] <= 64

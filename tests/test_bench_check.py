@@ -92,7 +92,7 @@ def test_errors_are_relative_to_large_outputs(tmp_path):
 
 
 def test_int8_has_the_tolerance_of_its_export(tmp_path):
-    model, path, _ = exported("gru")
+    model, path = exported("gru")
     assert tolerance_of(path) == 1e-4
     for weights, tolerance in (("bfloat16", 1e-4), ("int8", 1e-3)):
         path = tmp_path / f"{weights}.onnx"

@@ -12,16 +12,16 @@ import pytest
 from edgernn.bench.measure import Settings, bench
 from edgernn.bench.report import markdown
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError
 from edgernn.export import graph, to_onnx
 from edgernn.export.rounding import rounded
 from edgernn.runtime import Session
-from edgernn.runtime.firmware.folder import c_files
 from edgernn.runtime.info import BLOCKS
 from edgernn.runtime.packed import VERSION, VERSION_WITHOUT_BLOCKS, pack
 from edgernn.runtime.packed_format import HEADER
 from edgernn.runtime.stepper import Stepper, memory
-from tests.models import contractive, exported_alone, packed_alone
+from tests.firmware import step_in_c
+from tests.models import contractive, packed_alone
 from tests.test_blocks import every_block, expected, random_weights
 from tests.test_packed import damaged, steps, torch_outputs, word
 from tests.tolerances import FLOAT32
@@ -201,9 +201,11 @@ def test_blocks_that_the_metadata_does_not_name_are_not_dropped():
         packed_as("round")
 
 
-def test_c_code_is_refused():
-    with pytest.raises(UsageError, match="C code needs a model without residual blocks"):
-        c_files(exported_alone(model_of("linear")), Path("model.onnx"))
+@pytest.mark.parametrize("file", [("gated", "int8"), ("linear", "bfloat16"), ("linear", "float32")])
+def test_c_code_equals_the_library(files, file):
+    content, x = files[file][1].read_bytes(), random_input(9, 1, 3)
+    got, (y, _, _) = step_in_c(content, x[:, 0]), steps(pack(content, Path("m.onnx")), x)
+    np.testing.assert_allclose(got.y, y[:, 0], rtol=0, atol=FLOAT32)
 
 
 def test_the_blocks_have_standard_operators(files):

@@ -4,15 +4,21 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
+from edgernn.runtime import Session
+from edgernn.runtime.graph_states import pair_states
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.wav import read_wav, write_wav
+from edgernn.runtime.weights import PACKED_MAGIC
 from edgernn.training.calibration.calibrate_file import calibrate_file
+from edgernn.training.calibration.layer_graph import open_graph
+from tests.test_step_graph import Net, normal
 from tests.test_stream_files import branching, model, weights_of
 
 T, B, I, H = 40, 2, 3, 4
@@ -138,3 +144,84 @@ def test_a_folder_of_recordings_is_read_in_frames(tmp_path, capsys):
         got.append(run_calls((tmp_path / "m-delta.onnx").read_bytes(), x, library_path(), batch=1)["z"])
     change = np.linalg.norm(np.subtract(got, expected)) / np.linalg.norm(expected)
     assert change == pytest.approx(result["chosen"]["value"], rel=1e-3)
+
+
+def linear_maps(kind):
+    """Make a model of a step, or of T steps, with linear maps or 1×1 convolutions around a GRU."""
+    axes = ["B", "T"] if kind == "steps" else [1, 1]
+    net = Net(x=[*axes, 12], h=[1, axes[0], 16])
+    x = net("Relu", net("Add", net("MatMul", "x", normal(12, 24)), normal(24)))
+    weights = [0.3 * normal(1, 48, width) for width in (24, 16)]
+    time_major = net("Transpose", x, perm=[1, 0, 2])
+    y, h = net("GRU", time_major, *weights, normal(1, 96), "", "h", outputs=2, hidden_size=16, linear_before_reset=1)
+    y = net("Squeeze", y, np.array([1]))
+    if kind == "conv":
+        y = net("Relu", net("Conv", net("Transpose", y, perm=[1, 2, 0]), normal(20, 16, 1), normal(20)))
+        y = net("Conv", y, normal(3, 20, 1))
+    elif kind == "gemm":
+        y = net("Gemm", net("Reshape", y, np.array([1, 16])), normal(3, 16), normal(3), transB=1)
+    else:
+        y = net("MatMul", y, normal(16, 3))
+    return net.model(y, h=h)
+
+
+def run_linear(content, x, library):
+    """Run a file call by call from zeros, and return its first output and the multiply-adds of its layers."""
+    session = open_session("m.onnx", content, library, 1)
+    pairs = {
+        s.input: s.output for s in pair_states(onnx.shape_inference.infer_shapes(onnx.load_from_string(content)).graph)
+    }
+    states = {
+        v.name: np.zeros([n if isinstance(n, int) else x.shape[1] for n in v.shape], np.float32)
+        for v in session.get_inputs()
+        if v.name in pairs
+    }
+    names, y, macs = [v.name for v in session.get_outputs()], [], 0
+    for x_t in x:
+        values = dict(zip(names, session.run(names, {"x": x_t, **states}), strict=True))
+        states = {name: values[following] for name, following in pairs.items()}
+        y.append(values[names[0]])
+        macs += sum(int(value.sum()) for name, value in values.items() if name.endswith(".macs"))
+    return np.stack(y), macs
+
+
+@pytest.mark.parametrize("kind", ["gemm", "conv", "steps"])
+def test_linear_maps_read_only_what_moved(kind, tmp_path):
+    proto = linear_maps(kind)
+    shape = (4, 2, 10, 12) if kind == "steps" else (40, 1, 1, 12)
+    x = 0.1 * np.random.default_rng(1).standard_normal(shape).cumsum(0).astype(np.float32)
+    path, _ = store(tmp_path, proto, x=x)
+    graph = open_graph(path, lambda: {"x": x}, linear=True)
+    assert [layer.macs for layer in graph.nodes] == [48 * 40, 12 * 24, *([16 * 20, 60] if kind == "conv" else [48])]
+    expected, _ = run_linear(path.read_bytes(), x, None)
+    for library in (None, library_path()):
+        y, _ = run_linear(graph.with_delta([(0.0, 0.0)] * len(graph.nodes), True).SerializeToString(), x, library)
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
+    thresholds = [(0.1, 0.05)] * len(graph.nodes)
+    content = graph.with_delta(thresholds, True).SerializeToString()
+    (y, macs), (portable, dense) = (run_linear(content, x, library) for library in (library_path(), None))
+    np.testing.assert_allclose(y, portable, rtol=0, atol=1e-5)
+    steps = x.size // 12
+    assert macs < 0.8 * dense == 0.8 * steps * sum(layer.macs for layer in graph.nodes)
+    assert np.abs(y - expected).max() > 1e-3
+    (tmp_path / "delta.onnx").write_bytes(graph.with_delta(thresholds, False).SerializeToString())
+    if kind != "steps":
+        session = Session(tmp_path / "delta.onnx")
+        np.testing.assert_allclose(session.run(x[:, 0, 0]).reshape(y.shape), y, rtol=0, atol=1e-5)
+        assert session.macs == [macs]
+
+
+def test_the_command_gives_linear_maps_thresholds_of_x(tmp_path, capsys):
+    x = 0.1 * np.random.default_rng(1).standard_normal((20, 1, 1, 12)).cumsum(0).astype(np.float32)
+    path, npz = store(tmp_path, linear_maps("gemm"), x=x)
+    assert main(["calibrate", str(path), "--data", str(npz), "--loss", "5", "--linear", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [layer["cell"] for layer in result["layers"]] == ["gru", "linear", "linear"]
+    assert [layer["theta_h"] > 0 for layer in result["layers"]] == [True, False, False]
+    assert min(layer["theta_x"] for layer in result["layers"]) > 0
+    (tmp_path / "m.edgernn").write_bytes(PACKED_MAGIC)
+    assert main(["calibrate", str(tmp_path / "m.edgernn"), "--linear"]) == 1
+    assert "expected an ONNX file, got a packed model" in capsys.readouterr().err
+    assert main(["calibrate", str(tmp_path), "--linear"]) == 2
+    assert "--linear: expected only with an ONNX file" in capsys.readouterr().err
+    assert result["chosen"]["executed"] < 0.9

@@ -83,7 +83,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_damaged_files_are_refused(case, tmp_path):
-    _, path, _ = exported("gru", layers=2)
+    _, path = exported("gru", layers=2)
     change, message = BROKEN[case]
     with pytest.raises(EdgernnError, match=message) as error:
         open_graph(changed(path, tmp_path, change))
@@ -99,7 +99,7 @@ def test_a_large_size_in_the_metadata_takes_no_memory(tmp_path):
             if ".h" in value.name:
                 value.type.tensor_type.shape.dim[1].dim_value = 20_000
 
-    _, path, _ = exported("gru", layers=2)
+    _, path = exported("gru", layers=2)
     with pytest.raises(EdgernnError, match=r"layer0.W: expected shape \(60000, 3\), got \(99, 3\)"):
         open_graph(changed(path, tmp_path, change))
 
@@ -139,8 +139,24 @@ def nan(x):
     ids=["names", "axes", "channels", "nan", "one step", "labels", "words"],
 )
 def test_data_that_do_not_fit_are_refused(case, arrays, message, tmp_path):
-    _, path, _ = model_of(case)
+    _, path = model_of(case)
     npz = store(tmp_path, **arrays(inputs(Session(path))))
     with pytest.raises(EdgernnError, match=message):
         calibrate_file(path, npz, tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()
+
+
+def test_operators_of_other_tools_that_share_weights_take_no_more_memory_than_the_file_allows(tmp_path):
+    H, weights = 128, [numpy_helper.from_array(np.zeros((1, 384, 128), np.float32), name) for name in "WR"]
+    x, *states = [
+        helper.make_tensor_value_info(f"h{i}", 1, ["T", "B", H] if i == 0 else [1, "B", H]) for i in range(41)
+    ]
+    nodes = [helper.make_node("GRU", ["h0", "W", "R"], ["", f"h{i + 1}"], f"gru{i}", hidden_size=H) for i in range(40)]
+    proto = helper.make_model(helper.make_graph(nodes, "shared", [x], states, weights), ir_version=9)
+    del proto.opset_import[:]
+    proto.opset_import.append(helper.make_opsetid("", 17))
+    onnx.save(proto, tmp_path / "shared.onnx")
+    with pytest.raises(
+        EdgernnError, match=r"weights that take at most 16 times the file's .* as many layers share them"
+    ):
+        open_graph(tmp_path / "shared.onnx")

@@ -90,6 +90,9 @@ WRONG = {
         r"Mine: expected a method update\(p, state\)",
     ),
     "no gates": (CELL.replace("gates =", "gatse ="), "f.py:Mine", 2, "gates: expected a tuple"),
+    "empty gates": (cell_source("(h,)", more="    gates = ()\n"), "f.py:Mine", 2, "gates: expected a tuple"),
+    "gates of one name": (cell_source("(h,)", 'Gate("a"), Gate("a")'), "f.py:Mine", 2, "gates: .* different names"),
+    "gates of text": (cell_source("(h,)", '"a", "b"'), "f.py:Mine", 2, r"gates: .*, got \('a', 'b'\)"),
     "neighbour": ("import my_cells\n" + CELL, "f.py:Mine", 2, "line 1: imports my_cells from its own folder"),
     "relative import": ("from . import other", "f.py:Mine", 2, "line 1: imports from its own folder"),
     "syntax": ("class Mine(:", "f.py:Mine", 1, "f.py: cannot be executed: line 1: SyntaxError: "),
@@ -101,22 +104,26 @@ WRONG = {
         cell_source("(p.z,)"),
         "f.py:Mine",
         1,
-        "Mine: a test step fails: line 8: p has no 'z'; it has f, n, x",
+        "Mine: a test step fails: line 8: AttributeError: p has no 'z'; it has .*f, n",
     ),
     "mistake in a step": (cell_source("(h.nothing(),)"), "f.py:Mine", 1, "line 8: AttributeError: .*nothing"),
     "no tuple": (
         cell_source("p.f"),
         "f.py:Mine",
         1,
-        r"expected a tuple of one state of shape \(B, H\), got shapes \[\(3,\), ",
+        r"expected a tuple of one state of shape \(B, H\) in float32, got \(3,\) in float32, ",
     ),
     "too many states": (cell_source("(h, h)"), "f.py:Mine", 1, "expected a tuple of one state"),
     "wrong shape": (
         cell_source("(h.sum(-1, keepdim=True),)"),
         "f.py:Mine",
         1,
-        r"got shapes \[\(2, 1\)\] with B=2, H=3",
+        r"got \(2, 1\) in float32 with B=2, H=3",
     ),
+    "wrong type": (cell_source("(h.double(),)"), "f.py:Mine", 1, r"in float32, got \(2, 3\) in float64 with"),
+    "nothing": (cell_source("None"), "f.py:Mine", 1, r"in float32, got NoneType with"),
+    "exits in a step": (cell_source("exit(3)"), "f.py:Mine", 1, "line 8: SystemExit: 3"),
+    "key": (cell_source("({}['a'],)"), "f.py:Mine", 1, "line 8: KeyError: 'a'"),
 }
 
 
@@ -196,23 +203,20 @@ def test_a_run_executes_no_other_file_than_its_copy(tmp_path):
 
 
 def test_a_plot_executes_no_code_unless_told():
-    train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
+    train("adding", "my_cells.py:Mine", "skip", out="run", settings=STEPS)
     marker = Path("executed").resolve()
     Path("run", KEPT).write_text(f"{CELL}\nopen({str(marker)!r}, 'w').close()\n")
     config = json.loads(Path("run/config.json").read_text())
     config["cell_file"]["sha256"] = hashlib.sha256(Path("run", KEPT).read_bytes()).hexdigest()
     Path("run/config.json").write_text(json.dumps(config))
-    with pytest.warns(
-        EdgernnWarning, match=r"not plotted: pattern, cobweb, kept: run/cell.py: the run's cell is Python"
-    ):
+    with pytest.warns(EdgernnWarning, match=r"not plotted: pattern: run/cell.py: the run's cell is Python"):
         assert [file.stem for file in plot([Path("run")])] == ["learning", "learning"]
-    for kind in ("pattern", "cobweb", "kept"):
-        with pytest.raises(CodeError, match=r"add --allow-code \(in Python, allow_code=True\) if"):
-            plot([Path("run")], kinds=[kind])
+    with pytest.raises(CodeError, match=r"add --allow-code \(in Python, allow_code=True\) if"):
+        plot([Path("run")], kinds=["pattern"])
     with pytest.raises(CodeError, match="is not executed"):
         exported(Path("run"))
     assert not marker.exists()
-    assert main(["plot", "run", "--kind", "cobweb", "--allow-code"]) == 0
+    assert main(["plot", "run", "--kind", "pattern", "--allow-code"]) == 0
     assert marker.exists()
 
 
@@ -371,7 +375,7 @@ SWEEP = (
 
 
 def no_workers(count, **options):
-    raise EdgernnError("no cluster")
+    raise EdgernnError("no workers")
 
 
 def test_a_sweep_goes_on_with_its_copy(monkeypatch):
@@ -380,9 +384,8 @@ def test_a_sweep_goes_on_with_its_copy(monkeypatch):
     plan = load_sweep(Path("sweep.toml"), out, allow_code=True)
     assert [row.name for row in plan.rows] == ["gru", "mine"]
     assert [job.cell for row in plan.rows for job in row.jobs] == ["gru", "out/cells/my_cells.py:Mine"]
-    monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
-    monkeypatch.setattr("edgernn.training.sweep.run.on_ray", no_workers)
-    with pytest.raises(EdgernnError, match="no cluster"):
+    monkeypatch.setattr("edgernn.training.sweep.run.processes", no_workers)
+    with pytest.raises(EdgernnError, match="no workers"):
         sweep(Path("sweep.toml"), out=out, allow_code=True)
     Path("my_cells.py").unlink()
     (job,) = load_sweep(Path("sweep.toml"), out, allow_code=True).rows[1].jobs

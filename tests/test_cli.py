@@ -22,6 +22,7 @@ from edgernn.runtime import Session
 from tests.models import exported
 from tests.test_stream_files import layer, weights_of
 from tests.test_stream_files import model as foreign_model
+from tests.words import tone, write_wav
 
 # changes that make an example fast enough for a test; the rest is run verbatim
 SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0", "calibrate": "--loss 1000"}
@@ -39,6 +40,7 @@ IN_TURN = (
     "models",
     "data",
     "info",
+    "wakeword",
     "help",
     "calibrate",
     "stream",
@@ -70,6 +72,8 @@ def run_example(verb, capsys):
     if verb == "calibrate":
         # a dense model
         assert main(["train", "--task", "adding", "--cell", "gru", "steps=20", "T=10", "hidden_size=8"]) == 0
+    if verb == "wakeword":
+        write_wav(Path("room.wav"), tone("left"))
     if verb == "stream":
         nodes = [onnx.helper.make_node("Transpose", ["x"], ["X"], perm=[1, 0, 2]), layer("GRU")]
         shapes = [("x", ["B", "T", 40])], [("Y", ["T", 1, "B", None])]
@@ -85,8 +89,6 @@ def test_every_verb_has_an_example_that_is_run():
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", TABLES)
 def test_examples_that_start_processes_run(verb, tmp_path, monkeypatch, capsys):
-    if verb == "sweep":
-        pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.toml").write_text(SWEEP)
     run_example(verb, capsys)
@@ -351,7 +353,7 @@ def test_a_command_works_with_closed_streams_and_keeps_its_files_out_of_their_nu
     # no line of the progress or of a library is in a file of the run
     for name in ("config.json", "result.json", "state.json"):
         json.loads((tmp_path / "run" / name).read_text())
-    assert ("2 steps in" in process.stdout) == ("1" not in numbers)
+    assert ("2 steps (" in process.stdout) == ("1" not in numbers)
     failed = subprocess.run([sys.executable, "-c", CLOSED, numbers, "nonsense"], cwd=tmp_path, timeout=300)
     assert failed.returncode == 2
 

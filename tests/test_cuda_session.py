@@ -30,7 +30,7 @@ def random_input(*shape):
 @backends
 @pytest.mark.parametrize("batch", [None, 1, 5], ids=["no batch axis", "B=1", "B=5"])
 def test_runs_and_steps_equal_those_of_the_cpu(gpu, backend, batch):
-    _, path, _ = exported("lstm", "selective", **STACK)
+    _, path = exported("lstm", "selective", **STACK)
     x = random_input(9, 3) if batch is None else random_input(9, batch, 3)
     cpu, session = (Session(path, backend=backend, device=device) for device in ("cpu", "cuda"))
     assert (session.device, session.backend) == ("cuda", backend)
@@ -46,7 +46,7 @@ def test_runs_and_steps_equal_those_of_the_cpu(gpu, backend, batch):
 
 
 def test_only_x_is_copied_in(gpu):
-    _, path, _ = exported("gru", "selective")
+    _, path = exported("gru", "selective")
     session = Session(path, device="cuda")
     for _ in range(3):
         session.run(random_input(4, 2, 3))
@@ -59,7 +59,7 @@ def test_only_x_is_copied_in(gpu):
 
 
 def test_the_state_kept_is_that_of_the_last_step(gpu):
-    _, path, _ = exported("gru")
+    _, path = exported("gru")
     x = random_input(7, 2, 3)
     session = Session(path, device="cuda")
     first = session.step(x[0])
@@ -72,7 +72,7 @@ def test_the_state_kept_is_that_of_the_last_step(gpu):
 
 
 def test_run_from_takes_and_gives_a_state(gpu):
-    _, path, _ = exported("lstm")
+    _, path = exported("lstm")
     x = random_input(6, 2, 3)
     session = Session(path, device="cuda")
     _, state = session.run_from(x[:3], session.initial_state(2))

@@ -8,13 +8,13 @@ import torch
 import edgernn
 from edgernn.cells import CELLS
 from edgernn.export import to_onnx
-from edgernn.export.kernels import without_kernel
+from edgernn.export.native_kernels import without_kernel
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model
 from edgernn.rules import Delta
 from edgernn.runtime import Session
 from tests.layers import gru_step
-from tests.models import contractive
+from tests.models import contractive, write_alone
 from tests.random_layers import assert_gradients_are_right, layer_of
 
 THETA = {"theta_x": 0.3, "theta_h": 0.2}
@@ -103,8 +103,7 @@ def test_kept_sums_stay_exact_over_many_steps(name, tmp_path):
     for name, theta in options.items():
         # a model with random weights has thresholds for a share of updates
         layer.get_buffer(f"rule.rule_{name}").fill_(theta)
-    to_onnx(model, tmp_path / "m.onnx")
-    session = Session(tmp_path / "m.onnx", backend="native")
+    session = Session(write_alone(model, tmp_path / "m.onnx"), backend="native")
     generator = np.random.default_rng(0)
     x = generator.standard_normal((100_000, 1, 3)).cumsum(0) % 8 - 4
     state, worst, rates = session.initial_state(1), 0.0, []

@@ -73,7 +73,7 @@ def test_the_page_has_the_defaults_of_the_code():
     for name in ("smoothing", "threshold", "refractory"):
         assert f"| `--{name}` | {getattr(defaults, name):g} |" in PAGE
         (option,) = (option for option in command.params if option.name == name)
-        assert f"[default: {getattr(defaults, name):g}]" in option.help
+        assert f"[default: that of the file, else {getattr(defaults, name):g}]" in option.help
     settings = fields_of(Keywords)
     for text in ("snr_low=5", "snr_high=30", "noisy=0.8", "silence=0.1", "room=1", "talk=0.05", "threshold=0.5"):
         name, value = text.split("=")
@@ -105,7 +105,7 @@ def test_silence_costs_a_trained_model_next_to_nothing(tmp_path, monkeypatch):
     assert len(read_wav(Path("silence.wav"), RATE)) == 60 * RATE
     report = json.loads((ROOT / "docs/results/room.json").read_text(encoding="utf-8"))
     for name, model in report["models"].items():
-        result = run_stream(find_model(Path(name)), Path("silence.wav"), PostProcessing())
+        result = run_stream(find_model(Path(name)), Path("silence.wav"))
         # other processors round otherwise
         assert {key: result[key] for key in model["silence"]} == pytest.approx(model["silence"], rel=0.1)
         assert not result["detections"]

@@ -2,10 +2,12 @@
 """The documents agree with the code: examples run, generated parts are current, commands parse, links work."""
 
 import importlib
+import json
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -47,7 +49,13 @@ def test_readme_example_runs(tmp_path, monkeypatch, capsys):
     assert len([line for line in code.splitlines() if line.strip()]) == 10
     Path("my_net.py").write_text(code)
     y = np.arange(40) % 2
-    np.savez("mine.npz", x=np.sin(np.arange(20) * (0.2 + 0.4 * y[:, None]))[..., None].astype(np.float32), y=y)
+    np.savez(
+        "mine.npz",
+        x=np.sin(np.arange(20) * (0.2 + 0.4 * y[:, None]) + 0.01 * np.arange(len(y))[:, None])[..., None].astype(
+            np.float32
+        ),
+        y=y,
+    )
     for command in commands:
         words = shlex.split(command)[1:]
         assert main([*words, "steps=3"] if words[0] == "train" else words) == 0, command
@@ -60,6 +68,36 @@ def test_readme_names_no_model_that_validation_did_not_choose(monkeypatch):
     monkeypatch.setattr(tables, "CHOSEN_MODELS", (("gru", "skip", {"hidden_size": 64, "skip": 0.9}),))
     with pytest.raises(EdgernnError, match=r"gru.*skip.*64.*: expected a model on a front of the validation split"):
         tables.activity()
+
+
+@pytest.mark.parametrize(
+    ("task", "chosen", "other"),
+    [
+        # on the front of another size only, of another learning rate, and of a rule that is on no front
+        ("activity", "--cell gru hidden_size=32", "--cell gru --rule skip skip=0.9 hidden_size=64"),
+        ("ecg", "hidden_size=32 lr=0.006", "hidden_size=32 lr=0.003"),
+        ("keywords", "**`pru` next.**", "**`delta` next.**"),
+        ("remaining-life", "**Low rank, too.**", "**`sru`, too.**"),
+    ],
+)
+def test_signal_pages_recommend_no_model_that_validation_did_not_choose(task, chosen, other):
+    tables = importlib.import_module("benchmarks.tables.sweeps")
+    report = json.loads((ROOT / f"docs/results/sweep-{task}.json").read_text(encoding="utf-8"))
+    page = read(f"docs/background/signals/{task}.md")
+    tables.check_advice(page, report)
+    # below the heading, models are named for comparison
+    assert page.count("### For comparison") == page.count(chosen) == 1
+    with pytest.raises(EdgernnError, match="expected advice on models on a front of the validation split, got"):
+        tables.check_advice(page.replace(chosen, other), report)
+
+
+@pytest.mark.parametrize(("part", "name"), [("activity", "sweep-activity"), ("adding", "sarnn-4")])
+def test_tables_of_the_readme_have_the_trivial_baselines(part, name):
+    report = json.loads((ROOT / f"docs/results/{name}.json").read_text(encoding="utf-8"))
+    shown = getattr(importlib.import_module("benchmarks.tables.readme"), part)()
+    names = [entry["name"] for entry in report["baselines"]]
+    assert names
+    assert all(f"| *{baseline}* |" in shown for baseline in names)
 
 
 def generator():
@@ -130,6 +168,14 @@ def commands_of(page):
     spans = re.findall(r"`((?:edgernn|make) [^`]+)`", text)
     lines = re.findall(r"^ {4}(?:\.venv/bin/)?((?:edgernn|make) [^#\n]*)", text, re.MULTILINE)
     return [shlex.split(command) for command in [*lines, *(re.sub(r"\s+", " ", span) for span in spans)]]
+
+
+def test_the_extras_that_pages_install_exist():
+    extras = set(tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"])
+    named = {
+        name for page in PAGES for names in re.findall(r"'\.\[([\w,]+)\]'", read(page)) for name in names.split(",")
+    }
+    assert {"cpu", "train"} <= named <= extras
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ("CHANGELOG.md", *GENERATED)])

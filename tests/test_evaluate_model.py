@@ -13,14 +13,14 @@ import torch
 import edgernn
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export import to_onnx
 from edgernn.export.card import _interface_rows
 from edgernn.export.exported_model import read_exported
-from edgernn.export.graph import build
+from edgernn.export.rounding import rounded
 from edgernn.store import load_model
 from edgernn.training import train
 from edgernn.training.evaluate import open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
+from tests.models import write_alone
 from tests.training_helpers import SMALL, without_pictures
 from tests.words import tone, write_arabic, write_wav
 
@@ -111,7 +111,7 @@ def test_a_file_becomes_the_model_that_it_was_made_of(options, weights, tmp_path
     torch.manual_seed(0)
     options = dict(options)
     model = edgernn.SequenceModel(options.pop("cell"), 3, 8, 2, **options).eval()
-    to_onnx(model, tmp_path / "m.onnx", weights=weights)
+    write_alone(rounded(model, weights), tmp_path / "m.onnx", weights)
     loaded, _ = read_exported(tmp_path / "m.onnx")
     x = torch.randn(20, 4, 3)
     with torch.no_grad():
@@ -137,7 +137,7 @@ def entry_of(run, folder, change=lambda command: None):
     folder.mkdir(exist_ok=True)
     (folder / "entry.json").write_text(json.dumps({"command": command, "files": {}}))
     model, _ = load_model(run)
-    (folder / "model.onnx").write_bytes(build(model, portable=False).SerializeToString())
+    write_alone(model, folder / "model.onnx")
     return folder / "model.onnx"
 
 
@@ -246,7 +246,7 @@ def test_a_setting_replaces_that_of_the_entry_under_each_of_its_names(key, bits,
 
 @pytest.mark.slow
 def test_the_task_of_a_run_has_the_length_of_its_steps(run):
-    """Calibration, int8 export and `models add` open the task and score models by these functions."""
+    """Calibration and int8 export open the task and score models by these functions."""
     task = open_task(run)
     assert (task.input_size, next(task.test.chunks()).x.shape[-1]) == (160, 160)
     result, _ = stored(run)

@@ -18,8 +18,8 @@ from edgernn.runtime import Session
 from edgernn.runtime.stepper import Stepper
 from tests.fused import inputs, make
 from tests.models import contractive, packed_alone
-from tests.native import OP_IDS, OPS, draw, draw_call, oracle_result, session
-from tests.pairs import fits
+from tests.native import OPS, draw, draw_call, oracle_result, session
+from tests.pairs import covering, fits
 from tests.test_fused import fused
 
 # one stream for each
@@ -41,7 +41,7 @@ def assert_close(got, wanted, name=""):
         assert error <= 2e-5 * largest + 1e-6 * scale, f"{name}, scale {scale:g}: error {error:.3g}"
 
 
-@pytest.mark.parametrize(("cell", "rule"), OPS, ids=OP_IDS)
+@pytest.mark.parametrize(("cell", "rule"), covering(OPS, ("gru", "eins")))
 def test_kernels_are_close_to_the_oracle(cell, rule):
     x = streams(3)
     for b, scale in enumerate(SCALES):
@@ -113,8 +113,9 @@ def test_fused_training_is_close_to_float64(cell):
     assert_training_is_close(layer, copy.deepcopy(layer))
 
 
+# one for each function of a cell's equations that overflows: sigmoid and tanh, cos, ratios of exponentials, thresholds
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set")
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", ["lstm", "decaynet", "minlstm", "egru", "lru", "irc-t-lstm"])
 def test_training_on_a_gpu_is_close_to_float64(cell, monkeypatch):
     pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
     from tests.triton_layers import RESIDENT, use_form

@@ -29,6 +29,7 @@ from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
 from edgernn.npz import read_npy, read_npz
 from edgernn.runtime.describe import describe_file
+from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import read
 from edgernn.runtime.wav import read_wav
@@ -146,6 +147,8 @@ def test_a_file_without_an_end_is_not_read(tmp_path):
                 EdgernnError, match=f"^{link}: expected an? [^ ]* ?file, got {kind}; give a regular file$"
             ):
                 reader(link)
+    with pytest.raises(EdgernnError, match="fifo: expected a model file, got a FIFO"):
+        read_model(tmp_path / "fifo")
 
 
 @pytest.mark.parametrize(
@@ -333,6 +336,11 @@ def test_a_damaged_array_is_refused(tmp_path, header):
         archive.writestr("x.npy", content)
     with pytest.raises(EdgernnError, match=rf"x\.npz: x: {message}"):
         read(tmp_path / "x.npz")
+
+
+def test_a_byte_order_mark_before_toml_is_read(tmp_path):
+    (tmp_path / "x.toml").write_text("seeds = 2\n", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "x.toml") == {"seeds": 2}
 
 
 def test_a_wav_chunk_that_ends_after_the_file_is_refused(tmp_path):

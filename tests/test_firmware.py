@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """C files of exported models: printed equations, refusals and compiled models. `make check-mcu` has all others."""
 
+import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -18,11 +20,15 @@ from edgernn.rules import RULES
 from edgernn.runtime.firmware import equations, pointwise_c
 from edgernn.runtime.firmware.folder import c_files
 from edgernn.runtime.firmware.layer_parts import largest_quantised
+from edgernn.runtime.graph_options import GraphOptions
 from edgernn.runtime.packed import pack
+from edgernn.runtime.step_graph.content import CODES
+from edgernn.runtime.step_graph.pack import pack_graph
 from tests.apps import ROOT, need, run
 from tests.firmware import STRICT, step_in_c, write_files
 from tests.models import contractive, exported, exported_alone, packed_alone
 from tests.test_packed import random_input, steps
+from tests.test_step_graph import Net, fourier, native, normal, random_net, small_file
 from tests.tolerances import FLOAT32
 
 
@@ -38,7 +44,7 @@ def test_every_cell_and_op_is_in_the_table():
             assert table is not None
             assert (len(table.gates), table.states) == (len(form.gates), len(form.states))
             assert (table.mid is None) == (not any(gate.m for gate in form.gates))
-    assert STORED_OPS.keys() == pointwise_c._Printer.expressions.keys()
+    assert STORED_OPS.keys() == pointwise_c.ExpressionPrinter.expressions.keys()
 
 
 @pytest.mark.parametrize(("cell", "sizes"), [("irc-gru", [5]), ("irc-fastgrnn", [5, 1]), ("fastgrnn", [7, 7, 1, 1])])
@@ -112,7 +118,7 @@ def test_what_c_lacks_is_refused():
     model = contractive("gru")
     with torch.no_grad():
         model.head.bias[0] = torch.inf
-    with pytest.raises(UsageError, match="array head_bias: expected finite numbers for C code, got a NaN or an infin"):
+    with pytest.raises(UsageError, match="array bias: expected finite numbers for C code, got a NaN or an infin"):
         c_files(exported_alone(model), Path("model.onnx"))
 
 
@@ -137,6 +143,16 @@ def test_the_command_writes_a_folder(tmp_path, capsys):
     assert "bytes of weights" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("file", ["model.c", "model.h", "model.cmake", "model_detector.h"])
+def test_a_file_of_the_users_own_is_not_replaced(file, tmp_path, capsys):
+    words = ["pack", "english-room-delta", "--target", "c", "--out", str(tmp_path)]
+    assert main(words) == main(words) == 0
+    (tmp_path / file).write_text("int mine;\n")
+    assert main(words) == 2
+    assert f"{file}: expected none, or a file that edgernn wrote, got another; choose" in capsys.readouterr().err
+    assert (tmp_path / file).read_text() == "int mine;\n"
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_example_names_a_model_with_other_inputs(size, tmp_path):
     need("gcc")
@@ -153,3 +169,68 @@ def test_the_commands_list_every_target():
     for target in targets():
         reason = missing_tool(target)
         assert reason is None or "apt-get install" in reason
+
+
+def every_step():
+    """A network with every kind of step, and layers that run over an axis of a step, in both directions."""
+    net = Net(x=[1, 160], s=[1, 3, 6])
+    wave = net("Unsqueeze", "x", np.array([1]))
+    parts = net("Conv", wave, fourier(64, np.hanning(65)[:-1]), strides=[32])
+    turned = net("Transpose", net("Tanh", parts), perm=[2, 0, 1])
+    weights = normal(2, 18, 66), normal(2, 18, 6), normal(2, 36)
+    y = net("GRU", turned, *weights, hidden_size=6, direction="bidirectional", linear_before_reset=1)
+    both = net("Reshape", y, np.array([1, 4, 12]))
+    rows = net("Gather", both, np.array([3, 0, 0, 2]), axis=1)
+    deep = net("Conv", rows, normal(4, 1, 3), normal(4), group=4, pads=[1, 1])
+    wide = net("Add", net("MatMul", net("Relu", deep), normal(12, 40)), normal(40))
+    peak = net("ReduceMax", net("Transpose", wide, perm=[0, 2, 1]), axes=[2], keepdims=0)
+    mean = net("ReduceMean", "s", axes=[1, 2], keepdims=0)
+    index = net(
+        "Clip", net("Cast", net("Mul", mean, np.float32(9)), to=onnx.TensorProto.INT64), np.int64(0), np.int64(4)
+    )
+    less = net("Sub", net("Add", peak, net("Gather", normal(5, 40), index, axis=0)), mean)
+    joined = net(
+        "Concat", "s", net("Unsqueeze", net("Slice", less, *map(np.array, ([2], [8], [1]))), np.array([1])), axis=1
+    )
+    after = net("Slice", joined, np.array([1]), np.array([4]), np.array([1]))
+    return net, net("Exp", net("Neg", net("Abs", net("Div", less, np.float32(3))))), {"s": after}
+
+
+def assert_graph_equals_library(net, y, states, weights="float32", tolerance=FLOAT32):
+    """Compare the C code of a network with the native library; return the names of its steps."""
+    content = net.model(y, **states).SerializeToString()
+    graph = pack_graph(onnx.load_from_string(content), Path("net.onnx"), len(content), GraphOptions(weights=weights))
+    engine = native(graph.content.data)
+    inputs = sum(map(math.prod, graph.lowered.inputs.values()))
+    x = np.random.default_rng(0).standard_normal((4, inputs), np.float32)
+    expected = np.array([engine(row).copy() for row in x])
+    assert np.abs(expected).max() > 100 * tolerance
+    got = step_in_c(content, x, weights=weights)
+    np.testing.assert_allclose(got.y, expected, rtol=tolerance, atol=tolerance)
+    return set(graph.content.names)
+
+
+# a float that is rounded otherwise may be quantised to a neighbouring number, a 32,639th of the largest one
+@pytest.mark.parametrize(("weights", "tolerance"), [("float32", FLOAT32), ("bfloat16", FLOAT32), ("int8", 1e-4)])
+def test_every_kind_of_step(weights, tolerance):
+    kinds = assert_graph_equals_library(*every_step(), weights, tolerance)
+    assert kinds == {kind.__name__.upper() for kind in CODES}
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
+def test_random_networks(seed):
+    assert_graph_equals_library(*random_net(seed), tolerance=3e-5)
+
+
+def test_a_network_of_another_tool_becomes_a_folder(tmp_path, capsys):
+    path = small_file(tmp_path)
+    assert main(["pack", str(path), "--target", "c", "--weights", "int8", "--out", str(tmp_path / "c")]) == 0
+    assert "bytes of weights" in capsys.readouterr().out
+    source = (tmp_path / "c" / "model.c").read_text()
+    assert "lstm (5, 4). Generated by `edgernn pack --target c` from small.onnx. x has, one after" in source
+    assert "static const int8_t" in source
+    own = str(exported("gru")[1])
+    assert main(["pack", own, "--target", "c", "--weights", "int8"]) == 2
+    assert "expected a file of another tool" in capsys.readouterr().err
+    assert main(["pack", own, "--weights", "int8"]) == 2
+    assert "store its weights with: edgernn export RUN --weights int8" in capsys.readouterr().err

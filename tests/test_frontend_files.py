@@ -22,7 +22,7 @@ from edgernn.runtime.saved_state import decode
 from edgernn.runtime.stepper import Stepper
 from tests.models import packed_alone
 from tests.oracle_frontend import features
-from tests.test_frontends import DEFINITIONS, NORMALISATIONS, beginnings, every_normalisation, model_of, room
+from tests.test_frontends import DEFINITIONS, NORMALISATIONS, STACKED, beginnings, every_normalisation, model_of, room
 
 every_backend = pytest.mark.parametrize("backend", ["portable", "native"])
 
@@ -107,6 +107,21 @@ def test_the_check_of_an_export_hears_a_jump_near_silence(tmp_path, monkeypatch)
         to_onnx(model_of("floor").eval(), tmp_path / "model.onnx")
 
 
+@every_normalisation
+def test_stacked_features_stream_as_in_torch(normalise, tmp_path):
+    model, path = model_of(normalise, **STACKED).eval(), tmp_path / "model.onnx"
+    assert {check.backend for check in to_onnx(model, path)} == {"portable", "native"}
+    x = room(30, 2, 640)
+    expected = torch_run(model, x)
+    assert np.abs(expected).max() > 0.1
+    for backend in ("portable", "native"):
+        session = Session(path, backend=backend)
+        assert session.shape("T", "B") == "(T, B, 640)"
+        np.testing.assert_allclose(session.run(x), expected, atol=1e-4)
+        np.testing.assert_allclose(np.stack([session.step(x_t) for x_t in x]), expected, atol=1e-4)
+        assert session.info["cost"]["frontend_macs"] == model.frontend.macs()
+
+
 @every_backend
 @every_normalisation
 def test_a_session_streams_one_hop_at_a_time(files, normalise, backend):
@@ -148,7 +163,9 @@ def test_a_saved_state_of_another_file_is_refused(files):
 
 
 @every_normalisation
-@pytest.mark.parametrize("definition", [*list(DEFINITIONS.values())[1:], {"window_size": 1000, "bands": 30}], ids=str)
+@pytest.mark.parametrize(
+    "definition", [*list(DEFINITIONS.values())[1:], STACKED, {"window_size": 1000, "bands": 30, "stack": 3}], ids=str
+)
 def test_a_packed_file_computes_what_torch_computes(normalise, definition):
     model = model_of(normalise, **definition).eval()
     x = room(40, 3, model.input_size)
@@ -193,13 +210,14 @@ def test_a_state_goes_on_in_another_backend(files):
             np.testing.assert_allclose(portable.step(x_t), native.step(x_t), atol=1e-4)
 
 
-# offset and size of a number of the packed file, or of the first number of a tensor; its new value; the refusal
+# names of numbers of the packed file, or of the first ones of a tensor; their new values; the refusal
 PACKED_DAMAGES = {
     "hop of words": ("vocabulary", 7, "hop: expected a size up to 1073741824, and 0 for words, got 160"),
     "hop": ("hop", 500, r"front end: window: expected at least 500 numbers, got \(400,\)"),
     "large hop": ("hop", 1 << 31, "hop: expected a size up to"),
     "no hop": ("hop", 0, "expected"),
-    "bands": ("bands", 39, r"front end: filters: expected \(39, N/2 \+ 1\) for a power of two N from 400"),
+    "bands": ("bands", 39, "front end: filters: expected rows that divide 39 features"),
+    "many hops": ("bands hop", [40 * 5000, 5000], "front end: expected at most 4096 hops in a step, got 5000"),
     "normalisation": ("normalisation", 3.0, "front end: normalisation: expected 0, 1 or 2, got another number"),
     "floor": ("floor", 0.0, "front end: settings: expected a positive floor and shares from 0 to 1"),
     "no floor": ("floor", np.nan, "front end: settings: expected a positive floor and shares from 0 to 1"),
@@ -209,12 +227,13 @@ PACKED_DAMAGES = {
 
 @pytest.mark.parametrize("damage", PACKED_DAMAGES)
 def test_a_damaged_front_end_is_refused(damage):
-    name, value, message = PACKED_DAMAGES[damage]
+    names, values, message = PACKED_DAMAGES[damage]
     content = bytearray(packed_alone(model_of("floor")))
     (settings,) = struct.unpack_from("<Q", content, 64 + 96 + 16)
     places = {"bands": 32, "vocabulary": 36, "hop": 52}
     places |= {"floor": settings, "normalisation": settings + 4, "rise": settings + 8}
-    struct.pack_into("<f" if isinstance(value, float) else "<I", content, places[name], value)
+    for name, value in zip(names.split(), values if isinstance(values, list) else [values], strict=True):
+        struct.pack_into("<f" if isinstance(value, float) else "<I", content, places[name], value)
     struct.pack_into("<I", content, 24, zlib.crc32(content[64:]))
     with pytest.raises(EdgernnError, match=message):
         Stepper(bytes(content), 1)
@@ -231,8 +250,11 @@ def test_damaged_settings_are_not_packed(files, tmp_path):
 
 
 DAMAGES = {
-    "hop": (lambda frontend: frontend.update(hop=80), "front end: expected states of the sizes"),
+    "hop": (lambda frontend: frontend.update(hop=80), r"front end: expected hop \* stack = 160"),
+    "window": (lambda frontend: frontend.update(window_size=300), "front end: expected states of the sizes"),
     "bands": (lambda frontend: frontend.update(bands=20), "front end: expected states of the sizes"),
+    "stack": (lambda frontend: frontend.update(stack=2), r"expected hop \* stack = 160, the size of x, got 160 \* 2"),
+    "no stack": (lambda frontend: frontend.update(stack=0), "model.frontend in its edgernn metadata"),
     "none": (lambda frontend: frontend.update(name=None), "front end: expected states of the sizes"),
     "no size": (lambda frontend: frontend.update(bands=0), "model.frontend in its edgernn metadata"),
 }

@@ -17,7 +17,9 @@ from tests.oracle_frontend import features
 NORMALISATIONS = ["log", "floor", "pcen"]
 every_normalisation = pytest.mark.parametrize("normalise", NORMALISATIONS)
 DEFINITIONS = librosa_features.DEFINITIONS
-every_definition = pytest.mark.parametrize("definition", DEFINITIONS.values(), ids=list(DEFINITIONS))
+STACKED = DEFINITIONS["16 kHz"] | {"stack": 4}
+_ALL = DEFINITIONS | {"stacked": STACKED}
+every_definition = pytest.mark.parametrize("definition", _ALL.values(), ids=list(_ALL))
 
 
 def room(T, B, hop, seed=0):
@@ -70,10 +72,10 @@ def front_end(normalise="log", **definition):
 
 
 def model_of(normalise="log", cell="gru", rule=None, output="all", **definition):
-    hop = definition.get("hop", 160)
+    samples = definition.get("hop", 160) * definition.get("stack", 1)
     torch.manual_seed(0)
     return edgernn.SequenceModel(
-        cell, hop, 8, 3, rule=rule, output=output, frontend="logmel", normalise=normalise, **definition
+        cell, samples, 8, 3, rule=rule, output=output, frontend="logmel", normalise=normalise, **definition
     )
 
 
@@ -87,7 +89,7 @@ def run(module, x):
 @every_normalisation
 def test_the_features_are_those_of_the_definition(normalise, definition):
     module = front_end(normalise, **definition)
-    x = room(40, 3, module.config.hop)
+    x = room(40, 3, module.config.samples)
     expected = features(x, module.config)
     assert np.abs(expected[30:]).max() > 0.05
     np.testing.assert_allclose(run(module, x), expected, rtol=1e-4, atol=1e-4)
@@ -241,6 +243,9 @@ def test_the_cost_of_the_front_end_is_apart_from_the_layers():
     assert (cost.macs, cost.flops_paper, cost.parameters) == (other.macs, other.flops_paper, other.parameters)
     assert other.frontend_macs == 0
     assert model_cost(model_of("pcen")).parameters == other.parameters + 3 * 40
+    stacked = model_of("floor", stack=3)
+    assert model_cost(stacked).frontend_macs == 3 * cost.frontend_macs
+    assert model_cost(stacked).macs == model_cost(edgernn.SequenceModel("gru", 3 * 40, 8, 3)).macs
 
 
 REFUSED = {
@@ -252,6 +257,13 @@ REFUSED = {
     "name": ({"frontend": "mfcc"}, "frontend: expected 'logmel' or none, got 'mfcc'"),
     "normalise": ({"normalise": "cmvn"}, "normalise: expected 'log' or 'floor' or 'pcen', got 'cmvn'"),
     "hop": ({"hop": 80}, "hop: expected the size of the input, 160"),
+    "stack": (
+        {"stack": 4},
+        "hop: expected the size of the input, 160, as each step reads hop * stack samples, got 160 * stack=4; set "
+        "hop=40, or make 640 the size of the input",
+    ),
+    "no stack": ({"stack": 0}, "stack: expected a whole number of at least 1 and of at most 4096, got 0"),
+    "stack without": ({"frontend": None, "stack": 4}, "stack: expected frontend=logmel, got frontend=none, with"),
     "words": ({"vocabulary": 10}, "frontend: expected no vocabulary or imputer"),
     "imputer": ({"imputer": "rits"}, "frontend: expected no vocabulary or imputer"),
     "without": ({"frontend": None, "bands": 20}, "bands: expected frontend=logmel, got frontend=none, with which"),

@@ -1,31 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native training kernels compared with the layer's loop in float64."""
+"""The native training kernels, also of user-defined cells and low-rank weights, compared with the loop in float64."""
 
 import copy
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import edgernn
-from edgernn.cells import CELLS
-from edgernn.cells.recurrent import BlockSparse
-from edgernn.kernels import attach, cpu, training_library
+from edgernn.cells import CELLS, COMPILED, Cell, Gate, Gates, Vector
+from edgernn.cells.base import State
+from edgernn.cells.recurrent import BlockSparse, LowRank
+from edgernn.kernels import WIDEST_LOW_RANK, attach, cpu, training_library
 from edgernn.kernels.common import ANY_CELL
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.training.api import train
 from tests.fused import (
-    CELL_RULE_IDS,
     CELLS_AND_RULES,
     COLUMN_AND_GATE,
     LOSSES,
+    AnyCell,
     assert_equals_loop,
     fused,
     inputs,
@@ -34,6 +38,7 @@ from tests.fused import (
     run,
     whole_loss,
 )
+from tests.fused_cells import USER_CELLS, Gru, Memory, TwoStages
 from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
@@ -48,9 +53,36 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tenso
     assert_equals_loop(layer, fused(layer), T, B, loss)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=CELL_RULE_IDS)
-def test_forward_and_all_gradients_equal_the_loop(cell: str, rule: str, size: tuple[int, int, int, int]) -> None:
+# every rule on cells of one and two stages, and on one that reads x_{t-1}, in all sizes
+WHOLE = ("gru", "eins", "t-lstm")
+# with several blocks of vectors in a row
+USER_SIZES = [*SIZES[1:2], *SIZES[:1], *SIZES[3:4], *SIZES[5:], (3, 2, 4, 300)]
+USER_CASES = [
+    (cell, rule, size)
+    for cell, rule in product(USER_CELLS, ANY_CELL)
+    # a cell that reads x_{t-1} runs under periodic in the loop
+    if rule != "periodic" or not cell.reads_last
+    for size in (USER_SIZES if rule in ("always", "selective") else USER_SIZES[:1])
+]
+
+
+def named(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else str(value)
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule", "size"),
+    [
+        pytest.param(*pair, size, marks=[] if pair[0] in WHOLE or pair[1] == "always" else pytest.mark.slow)
+        for place, pair in enumerate(CELLS_AND_RULES)
+        for number, size in enumerate(SIZES)
+        # of other pairs, neighbouring rules of a cell and neighbouring cells of a rule share no size
+        if pair[0] in WHOLE or (place + number) % 3 == 0
+    ]
+    + USER_CASES,
+    ids=named,
+)
+def test_forward_and_all_gradients_equal_the_loop(cell: AnyCell, rule: str, size: tuple[int, int, int, int]) -> None:
     T, B, I, H = size
     assert_same(make(cell, rule, I, H), T, B)
 
@@ -64,10 +96,16 @@ def test_columns_and_gates_equal_the_loop(cell: str, rule: str, size: tuple[int,
 
 
 @pytest.mark.parametrize("loss", ["last", "second", "budget", "y"])
-@pytest.mark.parametrize("rule", ["selective", "skip", "delta"])
-@pytest.mark.parametrize("cell", ["lstm", "gru-before", "irc-sru"])
-def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: str, rule: str, loss: str) -> None:
-    assert_same(make(cell, rule, 6, 6), 5, 3, LOSSES[loss])
+@pytest.mark.parametrize(
+    ("cell", "rule", "hidden"),
+    [
+        *product(["lstm", "gru-before", "irc-sru"], ["selective", "skip", "delta"], [6]),
+        *product([Memory, TwoStages], ["selective", "skip"], [21]),
+    ],
+    ids=named,
+)
+def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: AnyCell, rule: str, hidden: int, loss: str) -> None:
+    assert_same(make(cell, rule, 6, hidden), 5, 3, LOSSES[loss])
 
 
 @pytest.mark.parametrize("epoch", [0, 100])
@@ -116,11 +154,20 @@ def test_detached_states_equal_the_loop(cell: str, G: int, H: int, budget: str) 
 GROUPS = [(2, 11), (4, 50), (7, 50), (16, 130), (32, 50), (4, 32), (16, 32), (32, 64), (7, 7)]
 
 
-@pytest.mark.parametrize(("G", "H"), GROUPS)
-@pytest.mark.parametrize("cell", [*CELLS, *VARIANTS])
-def test_groups_of_neurons_equal_the_loop(cell: str, G: int, H: int) -> None:
+@pytest.mark.parametrize(
+    ("cell", "G", "H"),
+    [
+        (cell, *sizes)
+        for place, cell in enumerate([*CELLS, *VARIANTS, *USER_CELLS])
+        for number, sizes in enumerate(GROUPS)
+        if cell in WHOLE or (place + number) % 3 == 0
+    ]
+    + [(cell, 7, 300) for cell in USER_CELLS],
+    ids=named,
+)
+def test_groups_of_neurons_equal_the_loop(cell: AnyCell, G: int, H: int) -> None:
     # every cell and every size of groups has both
-    budget = ("decisions", "likelihoods")[([*CELLS, *VARIANTS].index(cell) + GROUPS.index((G, H))) % 2]
+    budget = ("decisions", "likelihoods")[([*CELLS, *VARIANTS, *USER_CELLS].index(cell) + G + H) % 2]
     assert_same(make_groups(cell, 5, H, G, budget=budget), 6, 5)
 
 
@@ -182,25 +229,37 @@ def test_random_sequences_of_a_batch_start_at_steps_of_their_own() -> None:
     assert torch.equal(rule.eval().initial_memory(20, like)[0], torch.zeros(20, 1))
 
 
-def test_sparse_weights_equal_the_loop() -> None:
-    layer = make("gru", "always", 3, 33, BlockSparse(0.5))
+@pytest.mark.parametrize("cell", ["gru", Gru], ids=named)
+def test_sparse_weights_equal_the_loop(cell: AnyCell) -> None:
+    layer = make(cell, "always", 3, 33, BlockSparse(0.5))
     layer.cell.threshold(hold=True)
     assert_same(layer, 5, 4)
 
 
 @pytest.mark.parametrize(
-    ("rule", "options"),
-    [*((rule, {}) for rule in ANY_CELL), ("selective", {"group_size": 7}), ("delta", {"theta_x": 0.4})],
+    ("cell", "rule", "options"),
+    [
+        *(
+            (cell, *case)
+            for cell in ("gru", "lstm-peephole", "fastgrnn", "irc-gru")
+            for case in (
+                *((rule, {}) for rule in ANY_CELL),
+                ("selective", {"group_size": 7}),
+                ("delta", {"theta_x": 0.4}),
+            )
+        ),
+        *product([Memory, TwoStages], ["always", "selective", "skip", "clockwork"], [{}]),
+    ],
+    ids=named,
 )
-@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
-def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:
+def test_threads_agree(cell: AnyCell, rule: str, options: dict[str, Any]) -> None:
     """Equal up to rounding for weight gradients, which threads sum in a different order; identical per sample."""
     layer = fused(make(cell, rule, 7, 50, **options))
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
     try:
         results = []
-        for threads in (1, 2, 3):
+        for threads in (1, 2, 3, 3):
             torch.set_num_threads(threads)
             layer.zero_grad()
             results.append(run(layer, x, state, whole_loss))
@@ -219,15 +278,24 @@ def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:
             else:
                 close = FLOAT32 * float(grad.abs().max())
                 torch.testing.assert_close(other_grads[name], grad, rtol=FLOAT32, atol=close)
+    for name, grad in others[-1][3].items():
+        assert grad is None or torch.equal(others[-2][3][name], grad), name
 
 
 @pytest.mark.parametrize(
-    ("rule", "options"),
-    [("selective", {}), ("selective", {"group_size": 4}), ("skip", {}), ("delta", {"theta_x": 0.4})],
+    ("cell", "rule", "options"),
+    [
+        *(
+            (cell, *case)
+            for cell in ("lstm", "irc-gru", "t-lstm")
+            for case in (("selective", {}), ("selective", {"group_size": 4}), ("skip", {}), ("delta", {"theta_x": 0.4}))
+        ),
+        *product(USER_CELLS, ["selective", "skip"], [{}]),
+    ],
+    ids=named,
 )
-@pytest.mark.parametrize("cell", ["lstm", "irc-gru", "t-lstm"])
 def test_without_gradients_nothing_is_kept_and_the_result_is_the_same(
-    cell: str, rule: str, options: dict[str, Any]
+    cell: AnyCell, rule: str, options: dict[str, Any]
 ) -> None:
     layer = fused(make(cell, rule, 5, 21, **options))
     x, state = inputs(layer, 8, 3)
@@ -347,6 +415,153 @@ def test_training_is_the_same_with_both_backends(cell: str, tmp_path: Path, monk
     assert losses["fused"] == pytest.approx(losses["torch"], rel=1e-4)
 
 
+# user-defined cells, run as programs
+
+
+def renamed_cell(cell: Cell) -> type[Cell]:
+    """Return the class of a cell under a name that the library does not have."""
+    return type("Mine", (type(cell),), {"name": f"my-{cell.name}"})
+
+
+@pytest.mark.parametrize("rule", ["always", "selective"])
+@pytest.mark.parametrize("cell", COMPILED)
+def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rule: str) -> None:
+    layer = fused(make(cell, rule, 20, 20))
+    builtin = make(cell, rule, 20, 20)
+    builtin.cell = renamed_cell(builtin.cell)(20, 20)
+    builtin.load_state_dict(layer.state_dict())
+    builtin.unroller = cpu.CpuUnroller(builtin)
+    assert (layer.unroller.program is None, builtin.unroller.program is None) == (True, False)
+    x, state = inputs(layer, 12, 5)
+    y, last, _, grads = run(layer, x, state, whole_loss)
+    own_y, own_last, _, own_grads = run(builtin, x, state, whole_loss)
+    torch.testing.assert_close(own_y, y, rtol=0, atol=FLOAT32)
+    for a, b in zip(own_last, last, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=FLOAT32)
+    for name, grad in grads.items():
+        if grad is None or own_grads[name] is None:
+            assert name == "cell.length"
+            continue
+        # both have rounding errors
+        close = 2 * FLOAT32 * max(0.1, float(grad.abs().max()))
+        torch.testing.assert_close(own_grads[name], grad, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def random_update(seed: int) -> Callable[[Cell, Gates, State], State]:
+    """An update of random operators with finite values, which reads all gates and both states."""
+
+    def update(self: Cell, p: Gates, state: State) -> State:
+        rng = np.random.default_rng(seed)
+        values = [p.a, p.b, p.v * torch.ones_like(p.a), *state]
+        unary = (torch.tanh, torch.sigmoid, torch.sin, torch.cos, torch.neg, torch.abs, F.relu, F.softsign, F.softplus)
+        binary = (torch.add, torch.sub, torch.minimum, torch.maximum, lambda a, b: torch.tanh(a) * b)
+        for _ in range(12):
+            a, b, c = (values[i] for i in rng.integers(len(values), size=3))
+            kind = rng.integers(5)
+            if kind < 2:
+                values.append(unary[rng.integers(len(unary))](a))
+            elif kind < 4:
+                values.append(binary[rng.integers(len(binary))](a, b))
+            else:
+                values.append(torch.lerp(a, b, torch.sigmoid(c)) if rng.integers(2) else torch.where(a > b, c, b))
+        total = torch.tanh(sum(values[:5]))
+        return torch.tanh(values[-1]) + 0.1 * total, torch.sigmoid(values[-2]) - total
+
+    return update
+
+
+@pytest.mark.parametrize("rule", ["always", "selective"])
+@pytest.mark.parametrize("seed", range(20))
+def test_random_equations_equal_the_loop(seed: int, rule: str) -> None:
+    members = {
+        "name": "my-random",
+        "gates": (Gate("a"), Gate("b", c=True)),
+        "states": ("h", "c"),
+        "vectors": {"v": Vector("H", 0.4)},
+        "update": random_update(seed),
+    }
+    layer = make(type("Random", (Cell,), members), rule, 4, 19)
+    assert_same(layer, 3, 4)
+
+
+def test_attaching_draws_no_numbers_and_copies_have_cells_of_their_own() -> None:
+    torch.manual_seed(3)
+    model = edgernn.SequenceModel(Gru, 3, 8)
+    before = torch.get_rng_state()
+    assert attach(model, "auto", "cpu") == "fused"
+    assert torch.equal(torch.get_rng_state(), before)
+    # copies own their cells, which outlive the original
+    other = copy.deepcopy(model)
+    x = torch.randn(4, 2, 3)
+    expected = model(x)[0]
+    del model
+    assert torch.equal(other(x)[0], expected)
+
+
+def test_backward_outlives_the_layer() -> None:
+    layer = fused(make(Memory, "always", 3, 9))
+    x, state = inputs(layer, 4, 2)
+    y, _, _ = layer(x, state)
+    weight = layer.cell.W
+    del layer
+    (grad,) = torch.autograd.grad(y.sum(), [weight])
+    assert grad.any()
+
+
+# low-rank recurrent weights
+
+RECURRENT = [name for name, cell in CELLS.items() if hasattr(cell(1, 1), "R")]
+OPTIONS = {"delta": {"theta_x": 0.4, "theta_h": 0.1}, "topk": {"k": 4}}
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule"),
+    [
+        *product(RECURRENT, ["always", "selective", "delta"]),
+        *product(["gru"], ["skip", "phased", "topk"]),
+        (Gru, "selective"),
+    ],
+    ids=named,
+)
+def test_low_rank_weights_equal_the_loop(cell: AnyCell, rule: str) -> None:
+    assert_same(make(cell, rule, 11, 11, recurrent=LowRank(2), **OPTIONS.get(rule, {})), 6, 5)
+
+
+def test_frozen_factors_get_no_gradient() -> None:
+    layer = make("gru", "always", 4, 9, recurrent=LowRank(2))
+    layer.cell.R.requires_grad_(False)
+    x, state = inputs(layer, 5, 3)
+    grads, loop_grads = (run(each, x, state, whole_loss)[3] for each in (fused(layer), layer))
+    assert grads["cell.R"] is None
+    torch.testing.assert_close(grads["cell.Q"], loop_grads["cell.Q"])
+
+
+@pytest.mark.parametrize("settings", [{"norm": "recurrent-batch", "norm_steps": 5}, {"weights": "int8"}], ids=str)
+def test_normalised_and_rounded_factors_equal_the_loop(settings: dict[str, object]) -> None:
+    torch.manual_seed(0)
+    model = edgernn.SequenceModel("lstm", 3, 10, rank=2, output="all", **settings)
+    x = torch.randn(5, 6, 3)
+    results = []
+    for backend in ("torch", "fused"):
+        assert attach(model, backend, "cpu") == backend
+        model.zero_grad()
+        y = model(x)[0]
+        y.sin().sum().backward()
+        results.append([y, *(p.grad for p in model.parameters())])
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_loop_runs_wide_states_unless_kernels_are_asked_for() -> None:
+    for hidden, chosen in ((WIDEST_LOW_RANK, "fused"), (WIDEST_LOW_RANK + 1, "torch")):
+        model = edgernn.SequenceModel("gru", 3, hidden, rank=2)
+        assert attach(model, "auto", "cpu") == chosen
+        assert attach(model, "fused", "cpu") == "fused"
+
+
+# other instruction sets
+
+
 @pytest.mark.check("instruction-sets")
 @pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
@@ -365,9 +580,8 @@ def test_laws_hold_for_instruction_set(name: str) -> None:
         pytest.skip(f"this machine or this build lacks {name}")
     if training_library.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
         return  # the instruction set in use is covered by this process
-    programs = str(Path(__file__).with_name("test_fused_programs.py"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, programs],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", __file__],
         cwd=Path(__file__).parents[1],
         env=environment,
         capture_output=True,

@@ -16,8 +16,8 @@ from edgernn.cells import Cell, Gate, Gates
 from edgernn.cells.base import State
 from edgernn.kernels import attach, training_library
 from edgernn.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
-from tests.fused import fused, inputs, run, whole_loss
-from tests.fused_cells import Gru, TwoStages, user_layer
+from tests.fused import fused, inputs, make, run, whole_loss
+from tests.fused_cells import Gru, TwoStages
 
 pytestmark = pytest.mark.usefixtures("training_library")
 
@@ -219,7 +219,7 @@ def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
         return
     if name in ("gates", "vectors", "layout"):
         return  # its weights have other sizes
-    layer = fused(user_layer(TwoStages, "selective", 3, 5))
+    layer = fused(make(TwoStages, "selective", 3, 5))
     layer.unroller.program = program_cell
     x, state = inputs(layer, 3, 2)
     y, last, _, _ = run(layer, x, state, whole_loss)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from benchmarks.gpu_cases import cases, run_cases
-from edgernn.__main__ import main
 from edgernn.bench import Settings, gpu_times
 from edgernn.bench.case import EDGERNN, Case
 from edgernn.bench.gpu_cases import bench_on_gpu, gpu_page
 from edgernn.bench.gpu_times import COPIED, CPU, torch_layers
 from edgernn.bench.measure import GRU, LSTM
+from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime import Session
@@ -56,7 +56,7 @@ class Stopwatch:
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}], ids=["one layer", "both directions"])
 def test_torchs_layers_with_our_weights_compute_our_function(cell, options):
-    _, path, _ = exported(cell, output="all", **options)
+    _, path = exported(cell, output="all", **options)
     session, x = Session(path, backend="portable"), np.random.default_rng(0).standard_normal((7, 2, 3), np.float32)
     weights = read_weights(path)
     with torch.no_grad():

@@ -34,7 +34,7 @@ SHAPES = [(1, 1, 3, 5), (6, 3, 2, 7)]
     ],
 )
 def test_right_ops_pass(op):
-    record = check(TorchLibrary(forms()[op].kind), op, forms()[op], SHAPES, "cpu")
+    record = check(TorchLibrary(forms()[op].kernel_name), op, forms()[op], SHAPES, "cpu")
     assert record["passed"], record
     assert 0 < record["error"] < 1e-6
 
@@ -80,7 +80,7 @@ def test_every_op_has_a_layer_of_its_own():
     assert set(gpu_ops.SMALL) | set(gpu_ops.TIMED) <= set(known)
     for form in known.values():
         layer = form.layer(6, 6 if form.square else 7)
-        assert layer.kind == form.kind
+        assert layer.kernel_name == form.kernel_name
         assert layer.cell.biases == CELLS[layer.cell.name](6, 7).biases + form.biases
 
 

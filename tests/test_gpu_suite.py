@@ -120,6 +120,8 @@ def test_every_kind_of_rule_comes_first_for_every_family_of_cells(suite, monkeyp
     pairs = [(item["cell"], item["rule"]) for item in items]
     assert {cell for cell, _ in pairs} == set(CELLS)
     assert {rule for _, rule in pairs} == {*FUSED, *VARIANTS}
+    # its layer runs all steps, because the cell reads the input before, and kernels do not hold a mean of inputs
+    assert ("t-lstm", "periodic") not in pairs
     early = pairs[: len(pairs) // 2]
     assert {"gru", "lstm", "eins", "irc-gru"} <= {cell for cell, _ in early}
     assert {"always", "selective", "skip", "topk", "delta"} <= {rule for _, rule in early}

@@ -20,7 +20,7 @@ def lint(package, status=0):
 
 def test_every_contract_is_kept():
     output = lint(ROOT)
-    assert "rooms import downwards KEPT" in output
+    assert "folders import downwards KEPT" in output
     assert " 0 broken." in output
 
 

@@ -28,7 +28,7 @@ def slowed(monkeypatch, name, seconds):
 
 
 def test_what_is_said_is_what_was_measured(monkeypatch):
-    _, path, _ = exported("gru", "selective")
+    _, path = exported("gru", "selective")
     x = np.zeros((7, 2, 3), np.float32)
     fast = latency(path, x)
     assert (fast.backend, fast.steps, fast.processor) == ("native", 7, processor())

@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.zoo_entry import add_model
+from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.locks import LOCK, hold_file, hold_folder
 from edgernn.training import train
 from edgernn.training.calibration.calibrate import calibrate
 from edgernn.training.calibration.calibrate_file import calibrate_file
-from edgernn.zoo_entry import add_model
+from edgernn.training.papers import recipe
 from tests.test_calibrate_file import data, operator
 from tests.training_helpers import SMALL, command_line, wait_until, without_pictures, words
 
@@ -41,12 +43,6 @@ settings = { T = 10, hidden_size = 8, batch_size = 10, steps = 1000000, eval_eve
 task = "adding"
 cell = "gru"
 """
-SWEEP = """
-task = "adding"
-cells = ["gru"]
-seeds = 1
-settings = { T = 10, hidden_size = 8, batch_size = 10, steps = 1000000, eval_every = 1 }
-"""
 # a table defined by the test, run from the command line
 REPRODUCE = """
 import sys
@@ -68,6 +64,14 @@ def ended(process):
     out, error = process.communicate(timeout=120)
     assert "Traceback" not in error
     return process.returncode, out, error
+
+
+def refusal(words, capsys):
+    """Run a command that writes to a place in use, and return the error with which it ends."""
+    assert main(words) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    return error
 
 
 @pytest.mark.parametrize(("holder", "hold"), [("hold_folder", hold_folder), ("hold_file", hold_file)])
@@ -103,13 +107,13 @@ def test_a_file_where_a_folder_is_wanted_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_training_is_refused_and_the_first_goes_on(tmp_path):
-    first = command_line("train", *ENDLESS, "--out", "run", cwd=tmp_path)
+def test_a_second_training_is_refused_and_the_first_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first = command_line("train", *ENDLESS, "--out", "run")
     try:
         wait_for(tmp_path / "run/metrics.jsonl", first)
         for more in ([], ["--resume"]):
-            status, out, error = ended(command_line("train", *ENDLESS, "--out", "run", *more, cwd=tmp_path))
-            assert (status, out) == (2, "")
+            error = refusal(["train", *ENDLESS, "--out", "run", *more], capsys)
             assert f"edgernn: error: run: in use by process {first.pid} on " in error
             assert error.count("\n") == 1
         assert first.poll() is None
@@ -121,74 +125,42 @@ def test_a_second_training_is_refused_and_the_first_goes_on(tmp_path):
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == step
 
 
+def assert_interrupted(process):
+    """Interrupt a command that trains in workers, and assert that it saved and said so."""
+    # only the command receives the signal, and it stops its workers
+    process.send_signal(signal.SIGTERM)
+    status, _, error = ended(process)
+    assert status == 128 + signal.SIGTERM
+    assert error.endswith(
+        "edgernn: interrupted; the running trainings are saved; run the same command again to resume\n"
+    )
+
+
 @pytest.mark.slow
-def test_a_second_table_is_refused(tmp_path):
+def test_a_second_table_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recipe, "RECIPES", tmp_path / "recipes")
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/t.toml").write_text(TABLE)
     (tmp_path / "main.py").write_text(REPRODUCE)
-
-    def start():
-        return subprocess.Popen(
-            [sys.executable, "main.py", "reproduce", "t", "--jobs", "1"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    first = start()
+    words = ["reproduce", "t", "--jobs", "1"]
+    first = subprocess.Popen(
+        [sys.executable, "main.py", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_for(tmp_path / "runs/t/gru-seed0/metrics.jsonl", first)
-        status, out, error = ended(start())
-        assert (status, out) == (2, "")
-        assert f"edgernn: error: runs/t: in use by process {first.pid} on " in error
+        assert f"edgernn: error: runs/t: in use by process {first.pid} on " in refusal(words, capsys)
     finally:
-        # only the command receives the signal, and it stops its workers
-        first.send_signal(signal.SIGTERM)
-        status, _, error = ended(first)
-    assert status == 128 + signal.SIGTERM
-    assert error.endswith(
-        "edgernn: interrupted; the running trainings are saved; run the same command again to resume\n"
-    )
+        assert_interrupted(first)
     assert json.loads((tmp_path / "runs/t/gru-seed0/state.json").read_text())["step"] > 0
     assert not list(tmp_path.rglob(LOCK))
-
-
-@pytest.mark.slow
-def test_a_second_sweep_is_refused(tmp_path):
-    pytest.importorskip("ray")
-    (tmp_path / "s.toml").write_text(SWEEP)
-    first = command_line("sweep", "s.toml", "--jobs", "1", cwd=tmp_path)
-    try:
-        wait_for(tmp_path / "runs/s/gru-seed0/metrics.jsonl", first)
-        status, _, error = ended(command_line("sweep", "s.toml", cwd=tmp_path))
-        assert status == 2
-        assert f"edgernn: error: runs/s: in use by process {first.pid} on " in error
-    finally:
-        first.send_signal(signal.SIGTERM)
-        status, _, error = ended(first)
-    assert status == 128 + signal.SIGTERM
-    assert error.endswith(
-        "edgernn: interrupted; the running trainings are saved; run the same command again to resume\n"
-    )
-    assert json.loads((tmp_path / "runs/s/gru-seed0/state.json").read_text())["step"] > 0
-
-
-@pytest.mark.slow
-def test_a_second_export_is_refused(tmp_path):
-    train("adding", "gru", out=tmp_path / "run", settings={**SMALL, "steps": 1})
-    with hold_file(tmp_path / "run/model.onnx"):
-        status, _, error = ended(command_line("export", "run", cwd=tmp_path))
-    assert status == 2
-    assert f"run/model.onnx: in use by process {os.getpid()} on " in error
-    assert not (tmp_path / "run/model.onnx").exists()
 
 
 # writers of a model file or a folder of the zoo, with the inputs of `inputs`
 WRITERS = {
     "calibrate a run": lambda inputs, out: calibrate(inputs / "run", out),
     "calibrate a file": lambda inputs, out: calibrate_file(inputs / "gru.onnx", inputs / "gru.npz", out),
-    "models add": lambda inputs, out: add_model(inputs / "run", out.name, out.parent),
+    "an entry of the zoo": lambda inputs, out: add_model(inputs / "run", out.name, out.parent),
 }
 
 
@@ -201,6 +173,13 @@ def inputs(tmp_path_factory):
     (folder / "gru.onnx").write_bytes(operator("GRU", initial=False, linear_before_reset=1).SerializeToString())
     np.savez(folder / "gru.npz", **data(steps=40))
     return folder
+
+
+def test_a_second_export_is_refused(inputs, monkeypatch, capsys):
+    monkeypatch.chdir(inputs)
+    with hold_file(inputs / "run/model.onnx"):
+        assert f"run/model.onnx: in use by process {os.getpid()} on " in refusal(["export", "run"], capsys)
+    assert not (inputs / "run/model.onnx").exists()
 
 
 @pytest.mark.parametrize("writer", WRITERS)

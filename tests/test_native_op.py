@@ -2,7 +2,7 @@
 """The native ops compared with the float64 oracle, for every instruction set of this machine.
 
 The instruction set is chosen once per process. This process uses the best one; for each other one, a subprocess with
-`EDGERNN_ISA` repeats the tests of this file, those in LAWS and those of test_weight_types.py.
+`EDGERNN_ISA` repeats the tests of this file, those in LAWS and those of test_weight_types.py, without the slow cases.
 """
 
 import os
@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -22,7 +23,6 @@ from tests import oracle, oracle_cells
 from tests.models import exported
 from tests.native import (
     MARGIN,
-    OP_IDS,
     OPS,
     VARIANTS,
     assert_batch_equals_samples,
@@ -38,17 +38,38 @@ from tests.native import (
     sample,
     session,
 )
+from tests.pairs import covering
 
 # H, I and T, B for every op; the longest sequences of a batch are three chunks of steps and a part of one
 SIZES = [(1, 1), (5, 3), (33, 33), (128, 17)]
 LENGTHS = [(1, 1), (37, 1), (2, 3), (10, 7)]
-# sizes of which an op runs two, so that every cell and every rule runs all of them
+# sizes of which an op runs one, so that every cell and every rule runs all of them
 OTHER_SIZES = [(1, 17), (16, 1), (16, 16), (33, 3), (5, 33)]
 OTHER_LENGTHS = [(2, 1), (19, 3), (1, 7)]
-# cases of `make quick`: every cell, and every rule on a one-stage and a two-stage cell
+# every rule on a one-stage and two two-stage cells
+WHOLE = ("gru", "gru-before", "eins")
+# cases of `make quick`
 SPINE = [(cell, rule) for cell, rule in OPS if rule == "always" or cell in ("gru", "eins")]
-EVERY_OP = pytest.mark.parametrize(
-    ("cell", "rule"), [op if op in SPINE else pytest.param(*op, marks=pytest.mark.slow) for op in OPS], ids=OP_IDS
+
+
+def every(*cases: tuple[Any, ...], names: str = "cell, rule") -> pytest.MarkDecorator:
+    """Parametrise a test by operations and further values."""
+    marked = [case if case[:2] in SPINE else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+    return pytest.mark.parametrize(names, marked, ids=["-".join(map(str, case)) for case in cases])
+
+
+EVERY_OP = every(*OPS)
+# what does not depend on the kernel of a cell under a rule
+SOME_OPS = every(*covering(OPS, WHOLE))
+# of the other operations, neighbouring rules of a cell and neighbouring cells of a rule share no size
+SIZED_OPS = every(
+    *(
+        (*op, *size)
+        for place, op in enumerate(OPS)
+        for number, size in enumerate(SIZES)
+        if op[0] in WHOLE or (place + number) % 2 == 0
+    ),
+    names="cell, rule, hidden, inputs",
 )
 
 
@@ -65,22 +86,20 @@ def equals_oracle(cell: str, rule: str, hidden: int, inputs: int, lengths: list[
         assert_equal(cell, rule, run.run(None, feed), expected)
 
 
-@pytest.mark.parametrize(("hidden", "inputs"), SIZES, ids=str)
-@EVERY_OP
+@SIZED_OPS
 def test_op_equals_oracle(cell: str, rule: str, hidden: int, inputs: int) -> None:
     equals_oracle(cell, rule, hidden, inputs, LENGTHS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offset", [0, 1])
 @EVERY_OP
-def test_op_of_any_size_equals_oracle(cell: str, rule: str, offset: int) -> None:
-    place = [*CELLS, *VARIANTS].index(cell) + [*RULES].index(rule) + offset
+def test_op_of_any_size_equals_oracle(cell: str, rule: str) -> None:
+    place = [*CELLS, *VARIANTS].index(cell) + [*RULES].index(rule)
     hidden, inputs = OTHER_SIZES[place % len(OTHER_SIZES)]
     equals_oracle(cell, rule, hidden, inputs, OTHER_LENGTHS)
 
 
-@EVERY_OP
+@SOME_OPS
 def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     if "length" in weights:
@@ -90,7 +109,7 @@ def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str) -> 
     assert_steps_equal_sequence(run, layer(cell, rule, 33, 3).states, feed)
 
 
-@EVERY_OP
+@SOME_OPS
 def test_batch_equals_its_samples_one_by_one(cell: str, rule: str) -> None:
     run = session(cell, rule, draw(cell, rule, 33, 3))
     feed = draw_call(cell, rule, 33, 3, 21, 5)
@@ -123,7 +142,7 @@ def test_samples_that_share_gathered_rows_have_the_same_bits_alone(
                 np.testing.assert_array_equal(part, sample(name, a, one))
 
 
-@EVERY_OP
+@SOME_OPS
 def test_weights_given_at_run_equal_constant_weights(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     feed = draw_call(cell, rule, 33, 3, 5, 2)
@@ -133,7 +152,7 @@ def test_weights_given_at_run_equal_constant_weights(cell: str, rule: str) -> No
         np.testing.assert_array_equal(a, b)
 
 
-@EVERY_OP
+@SOME_OPS
 def test_any_output_may_be_left_out(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     feed = draw_call(cell, rule, 33, 3, 5, 2)
@@ -145,7 +164,7 @@ def test_any_output_may_be_left_out(cell: str, rule: str) -> None:
         np.testing.assert_array_equal(got, whole[kept])
 
 
-@EVERY_OP
+@SOME_OPS
 def test_outputs_are_written_in_full(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     run = session(cell, rule, weights)
@@ -164,7 +183,7 @@ def test_outputs_are_written_in_full(cell: str, rule: str) -> None:
         np.testing.assert_array_equal(buffer.numpy(), a)
 
 
-@EVERY_OP
+@SOME_OPS
 def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -> None:
     run = session(cell, rule, draw(cell, rule, 33, 3))
     feed = draw_call(cell, rule, 33, 3, 5, 2)
@@ -185,7 +204,7 @@ def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -
         np.testing.assert_array_equal(value.numpy(), a)
 
 
-@EVERY_OP
+@SOME_OPS
 def test_threads_on_one_session_agree_with_one_thread(cell: str, rule: str) -> None:
     run = session(cell, rule, draw(cell, rule, 33, 3))
     feeds = [draw_call(cell, rule, 33, 3, 37, batch, seed=batch) for batch in (1, 2, 3, 4)]
@@ -197,7 +216,7 @@ def test_threads_on_one_session_agree_with_one_thread(cell: str, rule: str) -> N
             np.testing.assert_array_equal(a, b)
 
 
-@EVERY_OP
+@SOME_OPS
 def test_extreme_input_gives_what_the_equations_give(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 5, 3)
     run = session(cell, rule, weights)
@@ -330,18 +349,17 @@ def test_an_instruction_set_that_is_not_here_is_named(tmp_path: Path) -> None:
 @pytest.mark.check("instruction-sets")
 @pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512", "avx512vnni"])
-def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest) -> None:
+def test_laws_hold_for_instruction_set(name: str) -> None:
     if name not in supported():
         pytest.skip(f"this machine lacks {name}")
     if name == in_use():
         return  # the instruction set in use is covered by this process
-    chosen = str(request.config.getoption("-m"))
     folder = Path(__file__).parent
     files = [f"{folder}/test_weight_types.py::{law}" for law in LAWS_OF_BYTES]
     if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in int8 products
         files += [__file__, *(f"{folder}/test_native_{laws}.py" for laws in LAWS)]
     process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *files],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *files],
         cwd=Path(__file__).parents[1],
         env=os.environ | {"EDGERNN_ISA": name, "EDGERNN_LIBRARY": library()},
         capture_output=True,

@@ -29,6 +29,7 @@ from tests.native import (
     output_names,
     session,
 )
+from tests.pairs import covering
 from tests.programs import TERMS, program_attributes
 from tests.test_native_weights import WHOLE_RULES, draw_sparse
 from tests.tolerances import FLOAT32
@@ -37,13 +38,11 @@ from tests.tolerances import FLOAT32
 KNOWN = [cell for cell in CELLS if cell != "decaynet"]
 # topk reads a gate that the program does not name
 PAIRS = [pair for pair in product(KNOWN, RULES) if pair[1] != "topk"]
-# cases of `make quick`: every cell; every rule on cells of one and two stages, with I = H, and with the previous input
-SPINE = [pair for pair in PAIRS if pair[1] == "always" or pair[0] in ("gru", "eins", "irc-sru", "t-lstm")]
-EVERY_PAIR = pytest.mark.parametrize(
-    ("cell", "rule"),
-    [pair if pair in SPINE else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
-    ids=["-".join(pair) for pair in PAIRS],
-)
+# every rule on cells of one and two stages, with I = H, and with the previous input
+WHOLE = ("gru", "eins", "irc-sru", "t-lstm")
+# the interpreter of a cell does not know the rule: test_native_op.py has the kernels of all pairs
+SOME_PAIRS = covering(PAIRS, WHOLE)
+some_pairs = pytest.mark.parametrize(("cell", "rule"), SOME_PAIRS)
 
 
 @cache
@@ -58,12 +57,12 @@ def program_session(cell, rule, weights, hidden, inputs, **options):
 
 
 SIZES = [(1, 1), (5, 3), (33, 33), (128, 17)]
-# the spine runs all sizes; of the others, neighbouring rules of a cell and neighbouring cells of a rule share none
+# of cells that are not whole, neighbouring rules of a cell and neighbouring cells of a rule share no size
 SIZED_PAIRS = [
-    pytest.param(*pair, *size, marks=[] if pair in SPINE else pytest.mark.slow)
-    for place, pair in enumerate(PAIRS)
+    (*pair, *size)
+    for place, pair in enumerate(SOME_PAIRS)
     for number, size in enumerate(SIZES)
-    if pair in SPINE or (place + number) % 2 == 0
+    if pair[0] in WHOLE or (place + number) % 2 == 0
 ]
 
 
@@ -81,14 +80,14 @@ def test_program_equals_oracle(cell, rule, hidden, inputs):
         assert_equal(cell, rule, run.run(None, feed), expected)
 
 
-@EVERY_PAIR
+@some_pairs
 def test_steps_with_carried_state_equal_whole_sequence(cell, rule):
     run = program_session(cell, rule, draw(cell, rule, 33, 3), 33, 3)
     feed = draw_call(cell, rule, 33, 3, 19, 2)
     assert_steps_equal_sequence(run, layer(cell, rule, 33, 3).states, feed)
 
 
-@EVERY_PAIR
+@some_pairs
 def test_batch_equals_its_samples_one_by_one(cell, rule):
     run = program_session(cell, rule, draw(cell, rule, 33, 3), 33, 3)
     feed = draw_call(cell, rule, 33, 3, 21, 5)

@@ -275,6 +275,8 @@ def test_compiled_cells_with_recurrent_weights_have_low_rank_kernels_under_the_r
     kernels = ctypes.CDLL(library()).edgernn_kernels
     kernels.restype = ctypes.c_char_p
     listed = {name for name in kernels().decode().split() if name.endswith("+low-rank")}
-    needed = {layer(f"{cell}/2", rule, 33, 3).kind for cell in RECURRENT if cell in COMPILED for rule in WHOLE_RULES}
+    needed = {
+        layer(f"{cell}/2", rule, 33, 3).kernel_name for cell in RECURRENT if cell in COMPILED for rule in WHOLE_RULES
+    }
     assert needed <= listed
     assert not any("clockwork" in name for name in listed)

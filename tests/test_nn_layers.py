@@ -6,12 +6,14 @@ import io
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import edgernn
+from edgernn.names import CELLS
 from edgernn.nn import CausalConv1d, Recurrent, RecurrentCell, budget, steer, update_rate
 
 # cell, rule, settings
@@ -237,6 +239,16 @@ def test_steering_reaches_a_share_and_resumes() -> None:
     assert rates[0] > 0.4
 
 
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_layers_compute_in_half_precision(cell: str) -> None:
+    torch.manual_seed(0)
+    layer, x = Recurrent(cell, 3, 4), torch.randn(6, 2, 3)
+    want, _ = layer(x)
+    got, _ = layer.half()(x.half())
+    assert got.dtype == torch.float16
+    assert torch.allclose(got.float(), want, atol=0.03)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -247,7 +259,16 @@ def test_steering_reaches_a_share_and_resumes() -> None:
         (lambda: Recurrent("gru", 3, 4, dropout=1), "dropout: expected at least 0 and below 1, got 1"),
         (lambda: Recurrent("gru-d", 3, 4), "cell: expected one without an imputer"),
         (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 4)), r"x: expected floats \(T, B, 3\), got torch.float32"),
-        (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3).long()), "x: expected floats"),
+        (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3).long()), "x: expected torch.float32, got torch.int64"),
+        (lambda: Recurrent("gru", 3, 4)([[[1.0, 2.0, 3.0]]]), "x: expected a torch.Tensor, got list; convert it"),
+        (lambda: RecurrentCell("gru", 3, 4)(np.ones((2, 3))), "x: expected a torch.Tensor, got numpy.ndarray"),
+        (lambda: Recurrent("gru", 3, 4).half()(torch.ones(5, 2, 3)), "x: expected torch.float16, got torch.float32"),
+        (
+            lambda: Recurrent("lru", 3, 4)(torch.ones(5, 2, 3), torch.ones(2, 1, 2, 4).double().unbind(0)),
+            "state: expected torch.float32, got torch.float64; convert it with state.to",
+        ),
+        (lambda: CausalConv1d(3, 4, 2)(torch.ones(2, 3, 5).double()), "x: expected torch.float32, got torch.float64"),
+        (lambda: CausalConv1d(3, 4, 2)(torch.ones(2, 3, 0)), "x: expected at least one step, got none"),
         (lambda: Recurrent("gru", 3, 4)(torch.ones(0, 2, 3)), "x: expected at least one step, got none"),
         (
             lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3), torch.ones(2, 4)),

@@ -9,12 +9,11 @@ import torch
 
 from edgernn.cell_files import load_cell
 from edgernn.cells import CELLS
-from edgernn.export import to_onnx
-from edgernn.export.trace import layer_weights
+from edgernn.export.layer_functions import layer_weights
 from edgernn.runtime import Session
 from tests import oracle, own_cells
 from tests.apps import ROOT
-from tests.models import contractive, packed_alone
+from tests.models import contractive, packed_alone, write
 from tests.native import MARGIN
 from tests.own_cells_oracle import CASE_RULES, CASES
 from tests.test_packed import steps
@@ -72,7 +71,7 @@ def test_the_cells_are_others_than_the_librarys():
 def test_everything_that_runs_a_file_equals_the_oracle(name, rule, tmp_path):
     model, path = case_model(name, rule), tmp_path / "model.onnx"
     x, expected = case_truth(name, rule, model)
-    to_onnx(model, path)
+    write(model, path)
     for backend in ("portable", "native"):
         session = Session(path, backend=backend)
         assert session.backend == backend

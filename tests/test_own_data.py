@@ -49,8 +49,8 @@ def test_the_page_leads_from_files_to_models_that_run(tmp_path, monkeypatch, cap
     assert results["shapes-csv"]["accuracy"] > 0.9
     assert float(re.search(r"50 test sequences of new\.npz\naccuracy +(\S+)", printed)[1]) > 0.9
     assert json.loads((tmp_path / "runs/shapes-csv/config.json").read_text())["task"]["classes"] == ["sine", "square"]
-    new = np.load("new.npz")
-    assert re.search(r"\nclass +probability.*\n(\S+)", printed)[1] == ("sine", "square")[new["y"][0]]
+    with np.load("new.npz") as new:
+        assert re.search(r"\nclass +probability.*\n(\S+)", printed)[1] == ("sine", "square")[new["y"][0]]
     # far better than the baseline of no change
     x, following = np.loadtxt("new.csv"), np.loadtxt("next.csv")
     assert following.shape == x.shape

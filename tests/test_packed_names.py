@@ -3,17 +3,21 @@
 
 import ctypes
 import struct
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 import edgernn
+from edgernn.cli.frame import main
 from edgernn.export import to_onnx
+from edgernn.runtime import Session
 from edgernn.runtime.describe import describe_file
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import _add_names, pack, pack_file
 from edgernn.runtime.packed_format import HEADER
 from edgernn.runtime.stepper import Stepper, aligned
+from edgernn.runtime.word_detection import PostProcessing
 from tests.models import packed_alone
 from tests.native import library
 from tests.oracle_frontend import features
@@ -55,6 +59,11 @@ class Opened:
         assert self.library.edgernn_sample_rate(self.model, ctypes.byref(rate)) == 0
         return rate.value
 
+    def detection(self):
+        numbers = np.full(3, np.nan)
+        assert self.library.edgernn_detection(self.model, ctypes.c_void_p(numbers.ctypes.data)) == 0
+        return numbers.tolist()
+
     def features(self):
         values, bands = ctypes.POINTER(ctypes.c_float)(), ctypes.c_int64(-1)
         assert self.library.edgernn_features(self.model, ctypes.byref(values), ctypes.byref(bands)) == 0
@@ -77,6 +86,22 @@ def test_an_app_gets_names_rate_and_features(packed):
         np.testing.assert_allclose(opened.features(), expected_t[0], rtol=1e-4, atol=1e-4)
 
 
+def test_an_app_gets_the_settings_of_the_detection(exported, tmp_path, capsys):
+    """Those of the file, which no name precedes wrongly; a file without them has the defaults."""
+    content = pack(read_model(exported), exported)
+    given = {"smoothing": 0.12, "threshold": 0.875, "refractory": 2.0}
+    for info, expected in (({}, asdict(PostProcessing())), ({"detector": given}, given)):
+        opened = Opened(_add_names(content, {"classes": CLASSES} | info))
+        assert opened.detection() == list(expected.values())
+        assert [opened.name(i) for i in range(len(CLASSES))] == CLASSES
+    (tmp_path / "m.edgernn").write_bytes(_add_names(content, {"classes": CLASSES, "detector": given}))
+    described = describe_file(tmp_path / "m.edgernn")
+    assert (described["detector"], described["classes"]) == (given, CLASSES)
+    assert Session(tmp_path / "m.edgernn").step(np.zeros(320, np.float32)).shape == (len(CLASSES),)
+    assert main(["info", str(tmp_path / "m.edgernn")]) == 0
+    assert "smoothing 0.12, threshold 0.875, refractory 2.0" in capsys.readouterr().out
+
+
 def test_a_model_without_them_has_none():
     opened = Opened(packed_alone(edgernn.SequenceModel("gru", 3, 5, 2)))
     assert (opened.name(1), opened.rate(), opened.features()) == (None, 0, None)
@@ -91,7 +116,7 @@ def test_an_index_without_a_class_is_refused(index, packed):
 
 def test_each_of_thousands_of_names_is_found():
     names = [f"class {i}" if i % 3 else "" for i in range(5000)]
-    content = _add_names(packed_alone(edgernn.SequenceModel("rnn", 1, 1, len(names))), names)
+    content = _add_names(packed_alone(edgernn.SequenceModel("rnn", 1, 1, len(names))), {"classes": names})
     opened = Opened(content)
     assert [opened.name(i) for i in reversed(range(len(names)))] == names[::-1]
 
@@ -99,14 +124,14 @@ def test_each_of_thousands_of_names_is_found():
 def test_null_pointers_are_refused(packed):
     opened = Opened(packed)
     index = [ctypes.c_int64(0)]
-    functions = {"class_name": index, "channel_name": index, "sample_rate": [], "features": [None]}
+    functions = {"class_name": index, "channel_name": index, "sample_rate": [], "detection": [], "features": [None]}
     for name, arguments in functions.items():
         assert getattr(opened.library, f"edgernn_{name}")(opened.model, *arguments, None) == 1
         assert "expected a pointer, got null" in opened.library.edgernn_message().decode()
         assert getattr(opened.library, f"edgernn_{name}")(None, *arguments, None) == 1
 
 
-def test_names_do_not_change_the_model_or_its_saved_states(exported, packed):
+def test_names_do_not_change_the_model_or_its_saved_states(exported, packed, tmp_path):
     bare = pack(read_model(exported), exported)
     assert len(packed) == len(bare) + sum(len(name) + 1 for name in CLASSES)
     assert packed[HEADER.size : len(bare)] == bare[HEADER.size :]
@@ -123,6 +148,11 @@ def test_names_do_not_change_the_model_or_its_saved_states(exported, packed):
             stepper.x[...] = x_t
             assert stepper.step()
         np.testing.assert_array_equal(steppers[0].y, steppers[1].y)
+    (tmp_path / "named.edgernn").write_bytes(packed)
+    for path in (exported, tmp_path / "named.edgernn"):
+        session = Session(path)
+        session.restore_state(steppers[1].save_state())
+        assert session.save_state() == steppers[1].save_state()
 
 
 @pytest.mark.parametrize("classes", [["a"], None, "ab", [1] * 6])
@@ -147,7 +177,7 @@ def test_an_app_gets_the_names_of_channels(classes, channels, tmp_path):
     names = {"classes": classes, "channels": channels}
     if channels == ["ax"]:
         # the metadata of a file have a name for each input
-        content = _add_names(packed_alone(model), classes, channels)
+        content = _add_names(packed_alone(model), {"classes": classes, "channels": channels})
     else:
         to_onnx(model, tmp_path / "m.onnx", metadata=names)
         content = pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx", names=True)
@@ -163,7 +193,7 @@ def test_an_app_gets_the_names_of_channels(classes, channels, tmp_path):
 def test_words_and_audio_have_no_channels(packed):
     names = [f"c{i}" for i in range(40)]
     words = packed_alone(edgernn.SequenceModel("rnn", 3, 4, 2, vocabulary=5))
-    assert _add_names(words, None, names[:3]) == words
+    assert _add_names(words, {"channels": names[:3]}) == words
     assert Opened(packed).name(0, "channel") is None
 
 
@@ -174,15 +204,30 @@ def test_words_and_audio_have_no_channels(packed):
         (lambda c: damaged(c, 60, word(len(c))), r"names: expected an offset in the file, got \d+"),
         (lambda c: damaged(c, 60, word(len(c) - 3)), "names: expected one for each of the 6 outputs, got 1"),
         (lambda c: damaged(c, len(c) - 1, b"e"), "names: expected one for each of the 6 outputs, got 5"),
-        (lambda c: _longer(c, b"x\0" * 3), "names: expected one for each of the 40 inputs, got 3"),
-        (
-            lambda c: _longer(c, b"x\0" * 40 + b"tail"),
-            "names: expected the end of the file .*, got 4 more bytes",
-        ),
-        (lambda c: _longer(c, b"\0" * 41), "names: expected the end of the file .*, got 1 more bytes"),
+        (lambda c: _longer(c, bytes(16)), "detection: expected 24 bytes behind the names, got 16"),
+        (lambda c: _longer(c, struct.pack("<3d", 61, 0.5, 0.8)), "detection: expected times from 0 to 60 s, and a"),
+        (lambda c: _longer(c, struct.pack("<3d", 0.3, np.nan, 0.8)), "detection: expected times from 0 to 60 s"),
+        (lambda c: _longer(c, struct.pack("<3d", 0.3, 0.0, 0.8)), "detection: .* a threshold above 0 and at most 1"),
     ],
 )
 def test_damaged_names_are_refused(change, message, packed, tmp_path):
+    check_refused(change, message, packed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (b"x\0" * 3, "names: expected one for each of the 4 inputs, got 3"),
+        (b"x\0" * 4 + b"tail", "names: expected the end of the file .*, got 4 more bytes"),
+        (bytes(5), "names: expected the end of the file .*, got 1 more bytes"),
+    ],
+)
+def test_damaged_names_of_channels_are_refused(names, message, tmp_path):
+    packed = _add_names(packed_alone(edgernn.SequenceModel("rnn", 4, 4, 2)), {"classes": ["a", "b"]})
+    check_refused(lambda c: _longer(c, names), message, packed, tmp_path)
+
+
+def check_refused(change, message, packed, tmp_path):
     with pytest.raises(edgernn.EdgernnError, match=message):
         Stepper(change(packed), 1)
     (tmp_path / "m.edgernn").write_bytes(change(packed))

@@ -22,12 +22,12 @@ def terminal(monkeypatch):
 def test_elsewhere_there_are_lines_now_and_then(capsys):
     progress = Progress(every=1000)
     progress.begin("task", 3, line="task: 3 parts")
-    progress.note("a note")
+    progress.note("a \x1b[2Jnote")
     progress.update(1, "one", loss=0.5)
     assert not progress.is_due()
     progress.update(3, "three")
     progress.close()
-    assert capsys.readouterr().err.splitlines() == ["task: 3 parts", "a note", "three"]
+    assert capsys.readouterr().err.splitlines() == ["task: 3 parts", "a ?[2Jnote", "three"]
     progress = Progress(every=0)
     progress.begin("task", None)
     progress.update(1, "one")

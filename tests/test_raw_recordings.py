@@ -11,6 +11,8 @@ import polars as pl
 import pytest
 
 from edgernn.cli.frame import main
+from edgernn.cli.run import _text
+from edgernn.cli.train import _text as train_text
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime.csv_table import Dialect
@@ -18,10 +20,14 @@ from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import _read_raw, read, run_file
 from edgernn.runtime.timeline import seconds_of
 from edgernn.runtime.wav import warn_of_conversion
+from edgernn.store import load_any
+from edgernn.training.evaluate import open_task
 from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.formats.tables import read_tables
 from edgernn.training.tasks import find_task
-from edgernn.training.tasks.parts import split_units
+from edgernn.training.tasks.keywords import OwnWords
+from edgernn.training.tasks.parts import groups_of, split_units
+from edgernn.training.tasks.recordings import PARTS
 from edgernn.training.tasks.tables import Tables
 from tests.task_helpers import opened, parts
 from tests.training_helpers import without_pictures
@@ -31,6 +37,7 @@ ACTIVITIES = ["sit", "walk", "climb stairs"]
 HZ = 50
 # small data may be learnt by heart
 overfitting = pytest.mark.filterwarnings("ignore:.*the model overfits:edgernn.errors.EdgernnWarning")
+copies = pytest.mark.filterwarnings("ignore:.*the same numbers in:edgernn.errors.EdgernnWarning")
 
 
 def motion(rng, activities, start=1_764_300_000.0):
@@ -93,13 +100,15 @@ def test_recordings_become_a_packed_model_with_names_of_classes(tmp_path, monkey
     assert "| classes of y | `climb stairs`, `sit`, `walk` |" in card
     assert "| probabilities | calibrated on the validation part: scores divided by" in card
     packed = tmp_path / "model.edgernn"
-    pack_file(run / "model.onnx", packed)
+    assert pack_file(run / "model.onnx", packed)["reading"] == {"rate": 50, "window": 50}
     assert all(name.encode() in packed.read_bytes() for name in ACTIVITIES)
     # a raw file, with its columns of time and labels
     raw = source / "recording 01.CSV"
     with pytest.warns(match=r"not read: note, activity, person; the channels are acc x, acc y, acc z"):
         answer = run_file(run / "model.onnx", raw)
     assert answer["classes"] == ["climb stairs", "sit", "walk"]
+    with pytest.warns(match=r"not read: time \(s\), note, activity, person"):
+        assert run_file(packed, raw)["axes"] == ["step"]
     # an answer for each window of the raw file
     assert answer["axes"] == ["sequence"]
     assert np.shape(answer["probabilities"])[0] > 5
@@ -130,6 +139,10 @@ def test_a_table_with_ids_becomes_a_packed_model_of_numbers(tmp_path, monkeypatc
     assert result["metric"] == "mse"
     assert result["mse"] < 0.3
     pack_file(run / "model.onnx", tmp_path / "plant.edgernn")
+    # 100 steps of 24 sequences are many epochs, and one step is not
+    for steps, is_few in ((result["steps"], False), (1, True)):
+        text = train_text({**result, "run": str(run), "stopped": "steps", "epochs_done": steps})
+        assert ("few epochs" in text) == is_few
     table = pl.read_csv(source, separator=";", decimal_comma=True).filter(pl.col("run id") == "r07")
     table.select("v", "level", "u").write_csv(tmp_path / "one.csv")
     with pytest.warns(match="not read: level; the channels are u, v"):
@@ -140,7 +153,10 @@ def test_a_table_with_ids_becomes_a_packed_model_of_numbers(tmp_path, monkeypatc
     tables = [pl.read_csv(source, separator=";", decimal_comma=True).filter(pl.col("run id") == name) for name in ids]
     pl.concat(tables).drop("level").write_csv(tmp_path / "two.csv", separator=";", decimal_comma=True)
     two = run_file(run / "model.onnx", tmp_path / "two.csv")
-    assert two["axes"] == ["sequence"]
+    assert (two["axes"], two["sequences"], two["targets"]) == (["sequence"], ids, ["level"])
+    table = _text(two).splitlines()
+    assert [line.split()[0] for line in table[:3]] == ["sequence", *ids]
+    assert table[0].split()[1:] == ["level"]
     assert np.shape(two["y"]) == (2, 1)
     assert two["y"][1] == pytest.approx(answer["y"], abs=1e-5)
     # parquet with the same rows is the same data
@@ -176,8 +192,31 @@ def test_clips_of_another_rate_become_a_model_that_hears_them(tmp_path, monkeypa
     assert split.pop("by") == "file"
     assert {name for names in split.values() for name in names} == files
     assert {part: len(names) for part, names in split.items()} == {"train": 16, "validation": 2, "test": 2}
+    title, *rows = ((run / "confusion.csv").read_text()).splitlines()
+    assert title.startswith("true class,high,low,_silence_,precision,recall,f1,precision_low")
+    assert [(row.split(",")[0], sum(map(int, row.split(",")[1:4]))) for row in rows[:2]] == [("high", 1), ("low", 1)]
+    assert (run / "confusion.png").is_file()
     assert main(["export", str(run)]) == 0
     pack_file(run / "model.onnx", tmp_path / "words.edgernn")
+    # the answers of the test clips are those of the training's evaluation
+    capsys.readouterr()
+    assert main(["run", str(run / "model.onnx"), "--input", str(source), "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert answers["files"] == sorted(files)
+    assert answers["axes"] == ["file"]
+    shown = dict(zip(answers["files"], answers["y"], strict=True))
+    clips = next(open_task(run).test.of_words().chunks()).x
+    trained = load_any(run)[0].outputs(clips).detach().numpy()
+    np.testing.assert_allclose([shown[name] for name in split["test"]], trained, atol=1e-4)
+    assert main(["run", str(run / "model.onnx"), "--input", str(source / "high/3.wav")]) == 0
+    title, row, *_ = capsys.readouterr().out.splitlines()
+    assert title.split()[:3] == ["file", "class", "probability"]
+    assert row.split()[1] == answers["classes"][np.argmax(shown["high/3.wav"])]
+    assert main(["run", str(run / "model.onnx"), "--input", str(run)]) == 1
+    assert f"{run}: expected a folder with wav files, got none" in capsys.readouterr().err
+    assert (
+        "| sequences | clips of 16,000 samples; the loudest stretch of longer ones |" in (run / "model.md").read_text()
+    )
     recording = write_wav(tmp_path / "r.wav", np.tile(stereo("high", 99), (2, 1)), rate, channels=2)
     capsys.readouterr()
     warn_of_conversion.cache_clear()
@@ -186,6 +225,7 @@ def test_clips_of_another_rate_become_a_model_that_hears_them(tmp_path, monkeypa
     assert json.loads(out)["seconds"] == pytest.approx(2)
     assert max(json.loads(out)["detections"], key=lambda word: word["score"])["word"] == "high"
     assert err.count(said) == 1
+    assert "trained on clips of one word each" in err
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -203,9 +243,49 @@ def test_neither_a_person_nor_a_recording_is_on_both_sides(tmp_path, seed, folds
     # windows of a person are dependent
     assert [len(part.origins.unique()) for part in parts(task)[1:]] == [len(names) for names in people[1:]]
     if folds:
-        other = opened(Tables(**settings), tmp_path, seed + 1)
-        assert other.division["test"] == task.division["test"]
-        assert not {*other.division["validation"]} & {*task.division["validation"]}
+        tests = [opened(Tables(**settings), tmp_path, seed + i).division["test"] for i in range(folds)]
+        assert sorted(chain(*tests)) == [f"p{i}" for i in range(8)]
+
+
+@pytest.mark.parametrize("folds", [None, 3])
+def test_a_person_in_the_name_of_files_is_on_one_side(tmp_path, folds):
+    for i in range(24):
+        person, word = f"p{i // 4}", ("no", "yes")[i % 2]
+        path = tmp_path / "tables" / word / f"{person}_{i}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("who,x\n" + "".join(f"{i // 4},{k * k % 5}\n" for k in range(12)))
+        write_wav(tmp_path / "words" / word / f"{person}_{i}.wav", np.arange(1600) % (50 + i) * (i % 2))
+    for seed in range(3):
+        task = opened(Tables(split_by="{}_*", window=4, folds=folds), tmp_path / "tables", seed)
+        people = [{f"p{int(x[0, 0])}" for x in part.x} for part in parts(task)]
+        assert sum(map(len, people)) == len(set.union(*people)) == 6
+        assert [set(task.division[part]) for part in PARTS] == people
+        assert f"split by {{}}_*: train {', '.join(task.division['train'])};" in task.summary[-1]
+        sounds = opened(OwnWords(split_by="{}_*", folds=folds, silence=0.5), tmp_path / "words", seed)
+        assert sorted(chain(*(sounds.division[part] for part in PARTS))) == [f"p{i}" for i in range(6)]
+        assert [len(part.label) for part in parts(sounds)] == [4 * len(sounds.division[part]) for part in PARTS]
+        # clips of a person are dependent, those of noise are not
+        assert len(sounds.test.origins.unique()) == len(sounds.division["test"]) + sounds.test.drawn
+    # new data are not split
+    other = Tables(split_by="person", label="word")
+    (tmp_path / "one.csv").write_text("x,word\n2,a\n1,b\n")
+    other.open_test(tmp_path / "one.csv", 2)
+    for pattern, match in (("{}-*", "expected files that fit"), ("{}_{}", "expected a pattern with one {}")):
+        for cls, name in ((Tables, "tables"), (OwnWords, "words")):
+            with pytest.raises(UsageError, match=f"split_by: {match}"):
+                opened(cls(split_by=pattern), tmp_path / name)
+
+
+def test_a_pattern_finds_the_group_of_a_file():
+    for pattern, path, group in (
+        ("{}_*", "walk/anna_b_3.csv", "anna"),
+        ("{}/*", "data/anna/3.csv", "anna"),
+        ("{}/*/*", "anna/walk/3.csv", "anna"),
+        ("*-{}.wav", "yes/3-anna-b.wav", "anna-b"),
+    ):
+        assert groups_of(pattern, [path]) == [group]
+    with pytest.warns(EdgernnWarning, match=r"split_by: '\{\}' finds another name in each of the 2 files"):
+        assert groups_of("{}", ["a/anna_1.csv", "a/anna_2.csv"]) == ["anna_1.csv", "anna_2.csv"]
 
 
 def test_without_groups_recordings_are_split_and_a_single_one_at_its_gaps(tmp_path):
@@ -239,6 +319,7 @@ def test_each_part_has_every_class_if_it_can():
     assert any("u9" in part for part in split_units(units[:10], [1, 1], 0, few))
 
 
+@copies
 def test_resampling_interpolates_numbers_and_takes_the_nearest_label(tmp_path):
     path = tmp_path / "a.csv"
     rows = [f"{i},{t},{2 * t},{'ab'[t > 0.6]}" for i in range(3) for t in (0, 0.1, 0.35, 0.8, 1)]
@@ -268,7 +349,8 @@ def test_recordings_of_unequal_lengths_with_gaps_in_their_labels(tmp_path):
     assert 99 not in seen
     assert all(labels == [-1, *[0, 1] * (i + 2)] for i, labels in seen.items())
     # half a second holds more of one class
-    task = opened(Tables(window=5), tmp_path)
+    with pytest.warns(match=r"1 of 11 recordings have fewer rows than window=5 and are left out: none\.csv \(2 rows\)"):
+        task = opened(Tables(window=5), tmp_path)
     assert {int(label) for part in parts(task) for label in part.y} == {0, 1}
 
 
@@ -359,7 +441,17 @@ BAD = {
     "odd-time": (
         {"resample": 50.0, "time": "activity", "label": "person", "split_by": "x"},
         {},
-        r"0\.csv: line 2, column 3 \(activity\): expected seconds, or dates and times such as .*, got 'a'; convert",
+        r"0\.csv: line 2, column 3 \(activity\): expected seconds, or dates and times such as .*, got 'a'; correct it",
+    ),
+    "day-and-month": (
+        {"resample": 50.0},
+        {f"{i}.csv": HEADER + f"13/02/2026,2,a,p{i}\n02/13/2026,1,b,p{i}\n" for i in range(6)},
+        r"data: t: expected the day first in all dates, or the month, got both; write dates as in 2026-01-31",
+    ),
+    "footer": (
+        {"resample": 50.0},
+        {"5.csv": HEADER + rows("p5") + "total,1,a,p5\n"},
+        r"5\.csv: line 42, column 1 \(t\): expected seconds, or dates and times such as .*, got 'total'; correct it",
     ),
     "group": (
         {},
@@ -375,6 +467,7 @@ BAD = {
 }
 
 
+@copies
 @pytest.mark.parametrize("case", BAD)
 def test_bad_tables_are_named_and_nothing_is_written(tmp_path, case):
     settings, files, message = BAD[case]
@@ -392,6 +485,7 @@ def test_bad_tables_are_named_and_nothing_is_written(tmp_path, case):
     assert not run.exists()
 
 
+@copies
 def test_types_of_columns_of_parquet_files(tmp_path):
     times = [datetime.timedelta(seconds=k / 4) for k in range(5)]
     frame = pl.DataFrame(
@@ -414,9 +508,19 @@ def test_types_of_columns_of_parquet_files(tmp_path):
 def test_a_table_above_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "large.csv"
     path.write_text("a,label\n" + "1,x\n" * 1000)
-    monkeypatch.setattr("edgernn.training.formats.tables.memory", lambda: 16_000)
+    monkeypatch.setattr("edgernn.training.formats.tables.memory", lambda: 40_000)
     monkeypatch.setattr("edgernn.training.formats.tables.read_text", None)
     with pytest.raises(EdgernnError, match=r"expected at most 4,000 bytes of tables, .*, got 4,008; leave out columns"):
+        opened(Tables(), path)
+    monkeypatch.setattr("edgernn.runtime.run_file.memory", lambda: 20_000)
+    with pytest.raises(EdgernnError, match=r"expected at most 4,000 bytes, .*, got 4,008; split the file"):
+        read(path)
+
+
+def test_a_file_without_lines_is_no_table(tmp_path):
+    path = tmp_path / "zeros.csv"
+    path.write_bytes(b"a,label\n" + bytes(200_000))
+    with pytest.raises(EdgernnError, match=r"zeros.csv: line 2: expected a row of a csv file, got field larger than"):
         opened(Tables(), path)
 
 
@@ -479,7 +583,7 @@ def test_raw_files_that_do_not_fit_the_training_are_refused_or_named(tmp_path):
 
     def answer(content, **changes):
         path.write_text(content)
-        return _read_raw(path, ["a"], 1, {**reading, **changes})
+        return _read_raw(path, ["a"], 1, {**reading, **changes})[:2]
 
     faster = "".join(f"{i / 100},{i % 3}\n" for i in range(20))
     with pytest.raises(EdgernnError, match="expected about 50 rows a second as in the training, got 100; resample the"):
@@ -488,8 +592,9 @@ def test_raw_files_that_do_not_fit_the_training_are_refused_or_named(tmp_path):
         answer("time,a\n" + faster, rate=50.0, window=30)
     with pytest.raises(EdgernnError, match="expected times that rise from row to row, got row 3 before"):
         answer("time,a\n0,1\n2,1\n1,1\n")
-    with pytest.raises(EdgernnError, match="time: expected seconds, or dates and times, got other text"):
-        answer("time,a\nlate,1\nlater,1\n")
+    for content, line, cell in (("late,1\nlater,1\n", 2, "late"), ("0,1\n0.02,2\ntotal,3\n", 4, "total")):
+        with pytest.raises(EdgernnError, match=rf"line {line} \(time\): expected .*, got .{cell}.; correct"):
+            answer("time,a\n" + content)
     with pytest.raises(EdgernnError, match=r"got 2 rows in 1\.76e\+09 s, which would be .* rows; set gap to split it"):
         answer("time,a\n0,1\n1760000000,1\n", rate=50.0)
     # without a header, columns are taken by place

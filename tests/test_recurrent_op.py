@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 import edgernn
+import edgernn.nn
 from edgernn.kernels import why_loop
 from edgernn.kernels.training_library import TrainCall
 from edgernn.layer import RecurrentLayer, python_loop
@@ -180,6 +183,42 @@ def test_op_reads_the_weights_of_each_call_and_frees_them() -> None:
     assert memory() is None
 
 
+def test_plain_calls_of_the_op_go_past_the_dispatcher() -> None:
+    (layer,) = make("sarnn").recurrent_layers()
+    tensors = [torch.randn(3, 2, 3), torch.randn(2, 6), *layer.parameters(), *layer.buffers()]
+    arguments = tensors, torch.rand(3, 2), layer.op_key(), True, 2.0, False, False
+    with torch.no_grad():
+        expected = torch.ops.edgernn.recurrent(*arguments)
+        got = torch.ops.edgernn.recurrent.default(*arguments)
+        assert all(map(torch.equal, got, expected))
+        with torch.profiler.profile() as profile:
+            torch.ops.edgernn.recurrent.default(*arguments)
+        assert "edgernn::recurrent" not in {event.name for event in profile.events()}  # type: ignore[union-attr]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = torch.ops.edgernn.recurrent.default(*arguments)
+    assert all(isinstance(fake, FakeTensor) for fake in fakes)
+    assert [fake.shape for fake in fakes] == [tensor.shape for tensor in expected]
+
+
+def test_weights_without_memory_of_their_own_run_the_loop() -> None:
+    model, x = make("gru"), torch.randn(4, 2, 3)
+    (layer,) = model.recurrent_layers()
+    expected, _ = model(x)
+    layer.cell.R = nn.Parameter(TwoTensor(layer.cell.R.detach(), layer.cell.R.detach() + 1))
+    with calls() as made:
+        y, _ = model(x)
+    assert made == []
+    torch.testing.assert_close(y.a, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit:DeprecationWarning")
+def test_trace_of_torch_jit_has_the_steps() -> None:
+    rnn, (x, other) = edgernn.nn.Recurrent("sarnn", 3, 6), torch.randn(2, 4, 2, 3)
+    with torch.no_grad():
+        traced = torch.jit.trace(rnn, x)  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(traced(other), rnn(other), rtol=0, atol=1e-6)
+
+
 def test_callers_that_replace_weights_and_copy() -> None:
     model, x = make("sarnn"), torch.randn(7, 4, 3)
     expected = one_pass(model, model, x)
@@ -257,6 +296,9 @@ def test_second_derivatives_and_batches_of_gradients_need_the_loop() -> None:
     torch.testing.assert_close(many[1], one)
     with pytest.raises(edgernn.EdgernnError, match=r"with edgernn\.layer\.python_loop\(module\)"):
         torch.autograd.grad(model(x)[0].sum(), x, create_graph=True)
+    program = torch.export.export(model, (x,)).module()
+    with pytest.raises(edgernn.EdgernnError, match=r"got create_graph=True; run the forward pass inside"):
+        torch.autograd.grad(program(x)[0].sum(), x, create_graph=True)
     with python_loop(model):
         (grad,) = torch.autograd.grad(model(x)[0].square().sum(), x, create_graph=True)
     assert model.recurrent_layers()[0].backend == "fused"

@@ -20,7 +20,8 @@ from edgernn.training.papers import recipe as recipes
 from edgernn.training.papers.agreement import Reported, agreement
 from edgernn.training.papers.overview import overview
 from edgernn.training.papers.paper_table import markdown
-from edgernn.training.papers.reproduce import reproduce, search
+from edgernn.training.papers.reproduce import reproduce
+from edgernn.training.tables import worker_processes
 from edgernn.training.tables.jobs import Job, Outcome
 from edgernn.training.tables.table_text import figure
 from edgernn.training.tables.worker_processes import processes
@@ -64,7 +65,6 @@ reported.mse = { mean = 0.25, interval = 0.01 }
 stands-for = "row sarnn"
 cell = "sarnn"
 settings.lambda = 0.5
-search.lambda = [0.5, 0.0]
 """
 
 
@@ -228,19 +228,6 @@ def test_nothing_is_trained_for_the_table_alone(table, tmp_path):
     assert markdown(report).count("not run") == 12
 
 
-def test_a_search_tries_every_combination(table, tmp_path):
-    lines = search("sums", out=tmp_path / "search", jobs=1)
-    assert [(line["row"], line["settings"]) for line in lines] == [
-        ("sarnn", {"lambda": 0.5}),
-        ("sarnn", {"lambda": 0.0}),
-    ]
-    for line in lines:
-        run = tmp_path / f"search/sarnn-lambda={line['settings']['lambda']}-seed0"
-        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-        assert (line["metric"], line["value"]) == ("mse", last["mse"])
-        assert json.loads((run / "config.json").read_text())["train"]["lambda"] == line["settings"]["lambda"]
-
-
 def test_bad_words_are_refused_before_anything_runs(table, tmp_path):
     with pytest.raises(UsageError, match="unknown row 'grru': did you mean 'gru'"):
         reproduce("sums", out=tmp_path / "runs", rows=["grru"])
@@ -374,7 +361,7 @@ def test_an_interrupted_table_goes_on(tmp_path):
 
 
 def test_a_killed_worker_is_replaced(tmp_path):
-    """The pool starts again, and a run whose worker was killed is lost, as on a cluster, and so resumed."""
+    """The pool starts again, and a run whose worker was killed is lost, and so resumed."""
     outcomes = []
     with processes(2, 1, 1, None, "cpu") as pool:
         for number in range(2):
@@ -386,6 +373,16 @@ def test_a_killed_worker_is_replaced(tmp_path):
             outcomes += wait_until(lambda: pool.ended(1.0))
     assert [outcome.lost for _, outcome in outcomes] == [True, True]
     assert outcomes[0][1].error == "its process was killed; it may have run out of memory"
+
+
+@pytest.mark.parametrize(("device", "slots"), [("cpu", 4), ("cuda", 1)])
+def test_one_training_at_a_time_has_a_gpu_by_default(monkeypatch, device, slots):
+    monkeypatch.setattr(worker_processes, "choose_device", lambda name: name)
+    monkeypatch.setattr(worker_processes.os, "cpu_count", lambda: 8)
+    with processes(9, None, 2, None, device) as pool:
+        assert pool.slots == slots
+    with processes(9, 3, 2, None, device) as pool:
+        assert pool.slots == 3
 
 
 def test_the_death_of_a_worker_does_not_end_the_others(tmp_path):

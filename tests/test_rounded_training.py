@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import edgernn
-from edgernn import zoo_entry
+from benchmarks import zoo_entry
 from edgernn.bench.measure import Settings
 from edgernn.cli.frame import main
 from edgernn.costs import model_cost
@@ -214,7 +214,19 @@ def test_cuda_graphs_do_not_record_rounded_weights():
         assert attach(model, "auto", "cuda") == "torch"
 
 
-@models
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gru, delta",
+        "gru, skip",
+        "lstm, two layers, both ways",
+        "two stages",
+        "low rank",
+        "imputer",
+        "gated blocks",
+        "words",
+    ],
+)
 def test_the_exported_file_gives_what_the_model_gives(tmp_path, name):
     model, x = make(name)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)

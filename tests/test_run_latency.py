@@ -181,10 +181,4 @@ def test_a_table_that_was_never_timed_says_so(table):
     # as in a report written before latencies were measured
     del report["latency"]
     assert "a sequence" not in markdown(report)
-
-
-def test_a_search_times_nothing(runs, monkeypatch, capsys):
-    monkeypatch.setattr(recipes, "RECIPES", runs / "recipes")
-    assert main(["reproduce", "sums", "--search", "--measure-latency"]) == 2
-    assert "--measure-latency" in capsys.readouterr().err
     assert run_latency.summary([None, None]) is None

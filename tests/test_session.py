@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The session: whole sequences, single steps, and errors for invalid input."""
 
+import copy
 import json
 import pathlib
+import pickle
 import threading
 from functools import partial
 from itertools import product
@@ -10,13 +12,17 @@ from itertools import product
 import numpy as np
 import onnx
 import pytest
+import torch
 
 import edgernn
 from edgernn.export import to_onnx
 from edgernn.random_models import random_model
 from edgernn.runtime import Session, library, library_path
+from edgernn.runtime.library import onnxruntime
+from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import run_file
 from tests.models import assert_threads_get_the_same, exported
+from tests.test_step_graph import Net, small_file
 
 STACK = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
 backends = pytest.mark.parametrize("backend", ["portable", "native"])
@@ -29,7 +35,7 @@ def random_input(*shape):
 @backends
 @pytest.mark.parametrize("batch", [None, 1, 5], ids=["no batch axis", "B=1", "B=5"])
 def test_steps_equal_the_whole_sequence(backend, batch):
-    _, path, _ = exported("lstm", "selective", **STACK)
+    _, path = exported("lstm", "selective", **STACK)
     session = Session(path, backend=backend)
     x = random_input(9, 3) if batch is None else random_input(9, batch, 3)
     whole = session.run(x)
@@ -42,7 +48,7 @@ def test_steps_equal_the_whole_sequence(backend, batch):
 
 @backends
 def test_run_leaves_the_kept_state_alone(backend):
-    _, path, _ = exported("gru")
+    _, path = exported("gru")
     session = Session(path, backend=backend)
     x = random_input(4, 3)
     expected = [session.step(x_t) for x_t in x]
@@ -77,7 +83,7 @@ def test_native_counts_equal_the_updates_of_torch_and_the_work_follows_them(tmp_
 
 
 def test_always_reports_no_updates():
-    _, path, _ = exported("gru")
+    _, path = exported("gru")
     session = Session(path)
     session.run(random_input(2, 3))
     assert session.updates is None
@@ -86,14 +92,14 @@ def test_always_reports_no_updates():
 
 @backends
 def test_threads_share_one_session(backend):
-    _, path, _ = exported("gru", "selective", layers=2)
+    _, path = exported("gru", "selective", layers=2)
     session = Session(path, backend=backend)
     assert_threads_get_the_same(session, [random_input(30, 2, 3) + i for i in range(8)], repeats=20)
 
 
 @backends
 def test_a_session_in_a_step_of_one_thread_refuses_others_but_runs_sequences(backend):
-    _, path, _ = exported("gru", "selective", layers=2)
+    _, path = exported("gru", "selective", layers=2)
     session = Session(path, backend=backend)
     x = random_input(5, 2, 3)
     whole, first = session.run(x), session.step(x[0])
@@ -130,7 +136,7 @@ def test_a_session_in_a_step_of_one_thread_refuses_others_but_runs_sequences(bac
 
 @backends
 def test_steps_of_one_session_on_two_threads_are_those_of_one_thread_or_refused(backend):
-    _, path, _ = exported("gru", "selective", layers=2)
+    _, path = exported("gru", "selective", layers=2)
     session = Session(path, backend=backend)
     x_t, outputs, refused = random_input(2, 3), [], []
 
@@ -166,7 +172,7 @@ def test_steps_of_one_session_on_two_threads_are_those_of_one_thread_or_refused(
     ids=["T=0", "wrong I", "wrong rank", "dtype", "NaN"],
 )
 def test_wrong_input_is_named(backend, x, message):
-    _, path, _ = exported("gru")
+    _, path = exported("gru")
     with pytest.raises(edgernn.UsageError, match=message):
         Session(path, backend=backend).run(x)
 
@@ -227,8 +233,9 @@ def test_bad_files_are_named(tmp_path):
     onnx.helper.set_model_props(proto, {})
     del proto.metadata_props[:]
     onnx.save(proto, bad)
-    with pytest.raises(edgernn.EdgernnError, match="expected a file that `edgernn export` wrote"):
-        Session(bad)
+    # a step of a file without metadata is that of its layers alone
+    x_t = random_input(2, 3)
+    np.testing.assert_array_equal(Session(bad).step(x_t), Session(exported("gru")[1]).step(x_t))
     for text, message in (
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
@@ -250,6 +257,91 @@ def test_bad_files_are_named(tmp_path):
         onnx.save(proto, bad)
         with pytest.raises(edgernn.EdgernnError, match=rf"metadata of version 2, got {schema}; {remedy}"):
             Session(bad)
+
+
+def opened(form, folder):
+    """Open a session of a packed model or of the file of another tool, and return the outputs that it is to have."""
+    if form == "own":
+        _, path = exported("lstm", "selective", **STACK)
+        packed = folder / "own.edgernn"
+        pack_file(path, packed)
+        return packed, Session(path).run
+    path = small_file(folder)
+    if form == "packed":
+        pack_file(path, folder / "small.edgernn")
+    runtime = onnxruntime().InferenceSession(path.read_bytes())
+
+    def run(x):
+        outputs = []
+        for row in range(x.shape[1]):
+            h = c = np.zeros((1, 1, 4), np.float32)
+            for x_t in x[:, row]:
+                y, h, c = runtime.run(None, {"x": x_t[None, None], "h": h, "c": c})
+                outputs.append(y.ravel())
+        return np.reshape(outputs, (x.shape[1], len(x), -1)).swapaxes(0, 1)
+
+    return path.with_suffix(".edgernn") if form == "packed" else path, run
+
+
+@pytest.mark.parametrize("form", ["own", "packed", "foreign"])
+def test_packed_models_and_files_of_other_tools_have_sessions(form, tmp_path):
+    path, expected = opened(form, tmp_path)
+    session, x = Session(path), random_input(6, 2, 3)
+    assert (session.backend, session.onnx, session.shape("B")) == ("native", None, "(B, 3)")
+    y = session.run(x)
+    np.testing.assert_allclose(y, expected(x), rtol=0, atol=1e-5)
+    work = session.updates, session.macs
+    cut = session.run(x, lengths=[6, 2])
+    np.testing.assert_array_equal(cut[:2], y[:2])
+    np.testing.assert_array_equal(cut[2:, 0], y[2:, 0])
+    assert not cut[2:, 1].any()
+    if form == "own":
+        assert (session.updates == np.where(np.arange(6)[:, None] < [6, 2], work[0], 0)).all()
+        assert session.macs[0] == work[1][0] > 2 * session.macs[1] > 0
+    else:
+        assert work == (None, None)
+    steps = [session.step(x_t) for x_t in x[:3]]
+    saved = session.save_state()
+    np.testing.assert_array_equal([*steps, *map(session.step, x[3:])], y)
+    other = Session(path, on_nonfinite="hold")
+    other.restore_state(saved)
+    np.testing.assert_array_equal(other.step(x[3]), y[3])
+    other.reset(rows=[1])
+    gap = x[4].copy()
+    gap[1, 0] = np.nan
+    alone = Session(path)
+    gap_y, gap[1, 0] = other.step(gap), 0.5 if form == "own" else 0
+    np.testing.assert_array_equal(gap_y, [y[4, 0], alone.step(gap[1])])
+    assert other.nonfinite.tolist() == [0, 1]
+    assert_threads_get_the_same(session, [x + i for i in range(4)], repeats=5)
+    x[2, 1, 1] = np.inf
+    for call in (lambda: session.run(x), lambda: session.step(x[2])):
+        with pytest.raises(edgernn.UsageError, match="x: expected finite numbers, got inf at index 4"):
+            call()
+    for settings, message in (({"backend": "portable"}, "backend: expected native"), ({"device": "cuda"}, "device: ")):
+        with pytest.raises(edgernn.UsageError, match=message):
+            Session(path, **settings)
+    with pytest.raises(edgernn.UsageError, match="states have no names; keep them with save_state"):
+        session.run_from(x, {})
+
+
+def test_a_session_says_which_command_converts_a_file_of_another_tool(tmp_path):
+    net = Net(x=["T", 1, 3])
+    path = tmp_path / "net.onnx"
+    y = net("GRU", "x", random_input(1, 12, 3), random_input(1, 12, 4), hidden_size=4)
+    path.write_bytes(net.model(y).SerializeToString())
+    with pytest.raises(edgernn.UsageError, match="edgernn stream; a session opens the file that edgernn stream"):
+        Session(path)
+
+
+@pytest.mark.parametrize("form", ["own", "packed"])
+def test_run_file_takes_a_packed_model(form, tmp_path):
+    path, expected = opened(form, tmp_path)
+    x = random_input(6, 2, 3)
+    np.savez(tmp_path / "x.npz", x=x.swapaxes(0, 1))
+    result = run_file(path, tmp_path / "x.npz", tmp_path / "y.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy").swapaxes(0, 1), expected(x), rtol=0, atol=1e-5)
+    assert (result["skip_percent"] is None) == (form != "own")
 
 
 def test_missing_library_is_said(monkeypatch):
@@ -300,7 +392,7 @@ def test_native_kernels_are_those_that_export_expects():
     """The exporter names the library's layers without calling the library."""
     from edgernn.cells import CELLS
     from edgernn.cells.recurrent import DENSE, LowRank
-    from edgernn.export.kernels import find_kernel
+    from edgernn.export.native_kernels import find_kernel
     from edgernn.imputers import IMPUTERS
     from edgernn.layer import RecurrentLayer
     from edgernn.rules import RULES
@@ -391,7 +483,7 @@ def test_run_file_takes_many_sequences(tmp_path):
     assert run_file(path, tmp_path / "x.npz", tmp_path / "y.npy")["shape"] == [300, 4, 2]
     y = np.load(tmp_path / "y.npy")
     np.testing.assert_allclose(y[299], Session(path).run(x[299]), rtol=0, atol=1e-5)
-    with pytest.raises(edgernn.UsageError, match="expected at most two axes for csv"):
+    with pytest.raises(edgernn.UsageError, match="expected a table or one sequence for csv"):
         run_file(path, tmp_path / "x.npz", tmp_path / "y.csv")
     assert not (tmp_path / "y.csv").exists()
 
@@ -446,7 +538,7 @@ def test_no_pickle_is_loaded(tmp_path):
 
 @backends
 def test_steps_take_any_kind_of_array_in_any_order(backend):
-    _, path, _ = exported("gru", "selective")
+    _, path = exported("gru", "selective")
     session = Session(path, backend=backend)
     x = random_input(6, 1, 3)
     whole = Session(path, backend=backend)
@@ -460,7 +552,7 @@ def test_steps_take_any_kind_of_array_in_any_order(backend):
 
 @backends
 def test_what_a_step_returns_is_the_callers(backend):
-    _, path, _ = exported("gru", "selective")
+    _, path = exported("gru", "selective")
     session = Session(path, backend=backend)
     x = random_input(2, 3)
     first = session.step(x[0])
@@ -478,7 +570,7 @@ def test_what_a_step_returns_is_the_callers(backend):
 @backends
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_refused_steps_change_nothing(backend, bad):
-    _, path, _ = exported("lstm")
+    _, path = exported("lstm")
     session, other = (Session(path, backend=backend) for _ in range(2))
     x = random_input(3, 3)
     for one in (session, other):
@@ -494,7 +586,7 @@ def test_refused_steps_change_nothing(backend, bad):
 
 @backends
 def test_reset_starts_another_sequence_of_any_batch(backend):
-    _, path, _ = exported("lstm", "skip")
+    _, path = exported("lstm", "skip")
     session = Session(path, backend=backend)
     x = random_input(4, 2, 3)
     expected = [session.step(x_t) for x_t in x]
@@ -519,10 +611,20 @@ def test_threads_of_a_session_share_a_batch(cell, rule, batch):
         np.testing.assert_array_equal(several.macs, one.macs)
 
 
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_session_is_neither_copied_nor_pickled(duplicate, tmp_path):
+    for path in (exported("gru")[1], small_file(tmp_path)):
+        with pytest.raises(edgernn.UsageError, match="expected no copy; open the file in another session"):
+            duplicate(Session(path))
+
+
 def test_ragged_lists_and_complex_states_are_refused(tmp_path: pathlib.Path) -> None:
     edgernn.export.to_onnx(edgernn.SequenceModel("gru", 3, 4), tmp_path / "model.onnx")
     session = Session(tmp_path / "model.onnx")
     with pytest.raises(edgernn.UsageError, match="x: expected an array, got list"):
         session.run([[1.0, 2.0, 3.0], [1.0, 2.0]])
+    for x in (torch.ones(2, 3, requires_grad=True), torch.ones(2, 3).bfloat16(), torch.ones(2, 3).to_sparse()):
+        with pytest.raises(edgernn.UsageError, match="x: expected an array, got Tensor "):
+            session.run(x)
     with pytest.raises(edgernn.UsageError, match="h: expected real numbers, got dtype complex128"):
         session.run_from(np.ones((2, 1, 3)), {session.state_names[0]: np.ones((1, 4)) * 1j})

@@ -8,7 +8,7 @@ import pytest
 
 from edgernn.errors import UsageError
 from edgernn.training.papers.agreement import Claim, Reported, agreement, count_verdicts
-from edgernn.training.tables.statistics import Price, front, mean_difference, spread, spread_ratio
+from edgernn.training.statistics import Price, front, mean_difference, spread, spread_ratio
 
 # the 0.975 quantiles of Student's t, from printed tables
 QUANTILES = {1: 12.7062, 2: 4.30265, 3: 3.18245, 9: 2.26216}

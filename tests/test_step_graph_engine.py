@@ -11,14 +11,16 @@ from numpy.lib.stride_tricks import as_strided
 
 from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
-from edgernn.export.trace import layer_weights
+from edgernn.export.layer_functions import layer_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS
 from edgernn.rules import RULES
 from edgernn.runtime.library import SCHEMA
 from edgernn.runtime.packed_format import HEADER, LAYER, TENSOR
-from edgernn.runtime.stepper import Stepper
-from edgernn.runtime.weights import PACKED_MAGIC
+from edgernn.runtime.step_graph.stored import stored
+from edgernn.runtime.stepper import Stepper, memory
+from edgernn.runtime.weights import PACKED_MAGIC, Weight
+from edgernn.weight_types import WEIGHT_TYPES
 from tests.tolerances import FLOAT32
 
 ARENA, STATE, CONSTANT, INPUT, OUTPUT = range(5)
@@ -45,7 +47,7 @@ class Graph:
         return self.value(ARENA, size, offset)
 
     def tensor(self, array):
-        self.tensors.append(np.asarray(array, np.float32))
+        self.tensors.append(array if isinstance(array, Weight) else Weight(np.asarray(array, np.float32)))
         return len(self.tensors) - 1
 
     def constant(self, array):
@@ -63,11 +65,13 @@ class Graph:
         body = b"".join(struct.pack("<4I", *value) for value in self.values)
         body += struct.pack(f"<{len(self.steps)}i", *self.steps)
         at, tensors, data = records + len(body), b"", b""
-        for array in self.tensors:
-            data += bytes(-(at + len(data)) % 64)
-            shape = (*array.shape, 1)[:2]
-            tensors += TENSOR.pack(0, array.ndim, *shape, at + len(data), 0)
-            data += array.tobytes()
+        for weight in self.tensors:
+            array, places = weight.values, []
+            for part in (array, weight.scales):
+                data += bytes(-(at + len(data)) % 64)
+                places.append(0 if part is None else at + len(data))
+                data += b"" if part is None else part.tobytes()
+            tensors += TENSOR.pack("fui".index(array.dtype.kind), array.ndim, *(*array.shape, 1)[:2], *places)
         layers = b"".join(LAYER.pack(name.encode(), count, 0, 1) for name, count in self.layers)
         states = sum(value[0] == STATE for value in self.values)
         graph = struct.pack("<8I", len(self.values), states, 0, len(self.steps), self.arena, 0, 0, 0)
@@ -135,22 +139,26 @@ def test_a_move_fills_from_one_number():
     assert_computes(graph, lambda x: np.full(7, 2.5), atol=0)
 
 
+@pytest.mark.parametrize("weights", WEIGHT_TYPES)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("outputs", [1, 8, 21, 64])
 @pytest.mark.parametrize("rows", [(1, 1), (5, 1), (2, 3), (3, 7)])
-def test_a_linear_map_of_overlapping_rows_is_a_convolution(rows, outputs, bias):
+def test_a_linear_map_of_overlapping_rows_is_a_convolution(rows, outputs, bias, weights):
     """A padded convolution over channels-last data, of two blocks of frames."""
-    depth, stride, (blocks, frames) = 12, 4, rows
+    depth, stride, (blocks, frames) = 13, 4, rows
     length = depth + (frames - 1) * stride
     random = np.random.default_rng(1)
-    w, b = random.standard_normal((outputs, depth)) / 4, random.standard_normal(outputs) * bias
+    w, b = stored(random.standard_normal((outputs, depth)) / 4, weights), random.standard_normal(outputs) * bias
     graph = Graph(blocks * length, blocks * frames * outputs)
     buffer = graph.buffer(blocks * frames * outputs + 3)
     loops = blocks, length, frames * outputs, frames, stride, outputs
     graph.step(LINEAR, graph.x, 0, buffer, 3, graph.tensor(w), graph.tensor(b) if bias else -1, *loops)
     graph.step(MOVE, buffer, 3, graph.y, 0, 1, blocks * frames * outputs, 1, 1)
     assert_computes(
-        graph, lambda x: (view(x, 0, (blocks, frames, depth), (length, stride, 1)) @ w.astype(np.float32).T + b).ravel()
+        graph,
+        lambda x: (view(x, 0, (blocks, frames, depth), (length, stride, 1)) @ w.floats.T + b).ravel(),
+        # int8 weights multiply inputs of 16 bits
+        atol=2e-4 if weights == "int8" else FLOAT32,
     )
 
 
@@ -263,17 +271,30 @@ def test_a_gather_takes_parts_and_zeros(inner):
     assert_computes(graph, lambda x: padded(x)[indices].ravel(), atol=0)
 
 
-@pytest.mark.parametrize("size", [2, 4, 8, 64, 512])
-def test_a_fourier_transform_of_windows(size):
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+def test_a_number_of_the_graph_chooses_a_row(weights):
+    table = stored(np.random.default_rng(0).standard_normal((5, 3)), weights)
+    graph = Graph(2, 3)
+    values = graph.value(CONSTANT, 15, graph.tensor(table))
+    graph.step(GATHER, values, 0, graph.y, 0, 3, 0, graph.x, 1)
+    assert_computes(graph, lambda x: table.floats[int(max(x[1], 0))], steps=5, atol=0)
+    # a number that is no row chooses the first one
+    for number in (-1, 5, 1e9):
+        np.testing.assert_array_equal(run(graph.content(), np.full((1, 1, 2), number))[0, 0], table.floats[0])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("size", "length"), [(2, 2), (4, 3), (8, 8), (64, 33), (128, 40), (256, 256), (512, 400)])
+def test_a_fourier_transform_of_windows(size, length, count):
     hop = max(1, size // 2)
-    window = np.hanning(size + 1)[:size]
-    graph = Graph(size + 2 * hop, 3 * (size + 2))
-    rows = 3, hop, size + 2
+    window = np.hanning(length + 2)[1:-1]
+    graph = Graph(length + 2 * hop, count * (size + 2))
+    rows = count, hop, size + 2
     graph.step(FOURIER, graph.x, 0, graph.y, 0, *rows, size, graph.tensor(window))
 
     def transform(x):
-        frames = view(x, 0, (3, size), (hop, 1)) * window
-        spectrum = np.fft.rfft(frames)
+        frames = view(x, 0, (count, length), (hop, 1)) * window
+        spectrum = np.fft.rfft(frames, size)
         return np.concatenate([spectrum.real, spectrum.imag], axis=1).ravel()
 
     assert_computes(graph, transform, atol=2e-5)
@@ -380,6 +401,45 @@ def test_damaged_arguments_are_refused_or_harmless():
     assert all(message.startswith("packed model: ") and "expected" in message for message in messages)
 
 
+def test_the_time_of_each_operation_is_added():
+    graph = example()
+    stepper, other = (Stepper(graph.content(), 1) for _ in range(2))
+    stepper.x[...] = other.x[...] = 0.5
+    nanoseconds = np.zeros(11, np.int64)
+    for _ in range(20):
+        assert stepper.profile(nanoseconds), stepper.refusal()
+        assert other.step()
+    np.testing.assert_array_equal(stepper.y, other.y)
+    assert np.all(nanoseconds >= 0)
+    assert nanoseconds.sum() > 0
+    assert not stepper.profile(np.zeros(3, np.int64))
+    assert stepper.refusal() == "count: expected 11, the operations of the model, got 3"
+
+
+def test_groups_of_streams_share_an_arena():
+    """A large arena is that of a few streams; the margins of a padded buffer stay zero, also in a smaller group."""
+    graph = Graph(16, 16)
+    padded, sums, large = graph.buffer(32), graph.buffer(16), graph.buffer(6000)
+    state, w = graph.state(np.arange(16)), np.random.default_rng(9).standard_normal((16, 32))
+    graph.step(MOVE, graph.x, 0, large, 100, 1, 16, 1, 1)
+    graph.step(MOVE, large, 100, padded, 8, 1, 16, 1, 1)
+    graph.step(LINEAR, padded, 0, sums, 0, graph.tensor(w / 8), -1, 1, 0, 0, 1, 0, 0)
+    tanh, add = OPS["tanh"].code, OPS["add"].code
+    read = 2, state, 0, 0, 0, 1, sums, 0, 0, 0, 1
+    graph.step(PROGRAM, 1, 1, 16, *read, 1, state, 0, 0, 0, 2, tanh, 0, -1, -1, add, 2, 1, -1, 3)
+    graph.step(PROGRAM, 1, 1, 16, 2, state, 0, 0, 0, 1, graph.x, 0, 0, 0, 1, 1, graph.y, 0, 0, 0, 1, add, 0, 1, -1, 2)
+    content = graph.content()
+    x = np.random.default_rng(10).standard_normal((3, 19, 16)).astype(np.float32)
+    y = run(content, x)
+    h = np.arange(16.0)
+    for t in range(3):
+        h = np.tanh(h) + w.astype(np.float32)[:, 8:24] / 8 @ x[t, 18]
+        np.testing.assert_allclose(y[t, 18], h + x[t, 18], rtol=0, atol=FLOAT32)
+    for stream in range(19):
+        np.testing.assert_array_equal(y[:, stream], run(content, x[:, stream : stream + 1])[:, 0])
+    assert memory(content, 64) - memory(content, 4) < 60 * 4 * 64
+
+
 def test_states_counts_and_bad_samples_of_streams():
     torch.manual_seed(0)
     layer = RecurrentLayer(CELLS["gru"](5, 11), RULES["selective"](5, 11))
@@ -441,6 +501,10 @@ def small(steps, tensors=((2, 3),)):
         ((REDUCE, 3, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 6, 1, 1, 1), "kind: expected 0 to 2, got 3"),
         ((GATHER, 0, 0, 1, 0, 2, 2, 0, 3), "from: expected numbers 0 to 5 of value 0, got 0 to 7"),
         ((FOURIER, 0, 0, 1, 0, 1, 0, 0, 6, -1), "N: expected a power of two, got 6"),
+        ((FOURIER, 0, 0, 1, 0, 1, 0, 0, 2, 0), r"window: expected 1 axes, got \(2, 3\)"),
+        ((GATHER, 0, 0, 1, 0, 2, 0, 0, 0), "from: expected a constant with rows of 2 numbers, got another value"),
+        ((GATHER, 2, 0, 1, 0, 6, 0, 0, 0), "from: expected a constant with rows of 6 numbers, got another value"),
+        ((GATHER, 2, 0, 1, 0, 3, 0, 0, 9), "index: expected numbers 0 to 5 of value 0, got 9"),
         ((PROGRAM, 1, 1, 6, 1, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 1, 99, 0, 0, -1, 1), "operation codes below 21, got 99"),
         ((RECURRENT, 0, 0, 0, 0, 1, 0, 1, 1, 0, 0), "layer: expected none, got 0"),
     ],

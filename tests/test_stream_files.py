@@ -339,6 +339,9 @@ def test_an_if_on_a_fixed_input_becomes_its_branch():
     proto = branching(16000)
     with pytest.raises(UsageError, match="If choice: expected GRU in the graph itself, got one in the body"):
         stream_model(proto, "m.onnx")
+    for rate in (0.5, np.nan, 2.0**80):
+        with pytest.raises(UsageError, match="input rate: expected a number of the type int64, got"):
+            stream_model(proto, "m.onnx", values={"rate": np.array(rate)})
     x = noise(T, B, I)
     for rate in (16000, 8000):
         streamed = stream_model(proto, "m.onnx", values={"rate": np.array(rate)})
@@ -414,6 +417,12 @@ def computed():
     return model(nodes, weights, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])])
 
 
+def contradictory():
+    proto = plain("GRU")
+    proto.graph.value_info.append(helper.make_tensor_value_info("W", TensorProto.FLOAT, [1, 3 * H, I + 1]))
+    return proto
+
+
 REVERSE = weights_of("GRU")
 BOTH = {name: np.concatenate([w, w]) for name, w in REVERSE.items()}
 REFLECT, REFLECT_PADS = pad(0, 0, 2, 0, 0, 0, mode="reflect")
@@ -455,6 +464,11 @@ REFUSED = {
     "no inputs": (
         model([helper.make_node("GRU", [], ["Y"], "rnn")], {}, [("X", ["T", "B", I])], [("Y", ["T", 1, "B", H])]),
         "expected a valid ONNX file, got one with an error",
+    ),
+    "shapes that contradict": (contradictory(), "m.onnx: rnn: expected shapes that fit, got: "),
+    "weights of another input": (
+        plain("GRU", weights={"W": noise(1, 3 * H, I + 1)}),
+        "m.onnx: does not run in ONNX Runtime with X (",
     ),
     "nothing to stream": (
         model([helper.make_node("Relu", ["x"], ["y"])], {}, [("x", ["T", 3])], [("y", ["T", 3])]),
@@ -577,6 +591,7 @@ def test_large_weights_are_judged_by_their_rounding():
         (["--shape", "X=T,0,3"], "--shape: expected NAME=LENGTH,LENGTH, such as x=1,T,40, got X=T,0,3"),
         (["--shape", "Z=1"], "unknown input 'Z'"),
         (["--value", "X=a"], "--value: expected NAME=NUMBER, such as sr=16000, got X=a"),
+        (["--value", "X=1", "--value", "X=2"], "--value: expected X once, got X=2, too; leave one out"),
         (["--state", "X"], "--state: expected INPUT=OUTPUT, got X"),
     ],
 )

@@ -8,7 +8,7 @@ from torch import nn
 
 from edgernn.cells import CELLS, GRU
 from edgernn.cells.recurrent import LowRank
-from edgernn.export.trace import layer_function
+from edgernn.export.layer_functions import layer_function
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Phased
 from edgernn.structure import structure

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from edgernn.export import to_onnx
 from edgernn.kernels import attach
 from edgernn.layer import python_loop
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.stepper import Stepper
-from tests.models import contractive, packed_alone, state_of
+from tests.models import contractive, packed_alone, state_of, write_alone
 from tests.oracle_frontend import features
 from tests.test_frontends import model_of, room
 
@@ -46,7 +45,7 @@ def models(tmp_path_factory):
     files = {}
     for case in CASES:
         files[case] = folder / f"{'-'.join(case)}.onnx"
-        to_onnx(silent_model(*case), files[case])
+        write_alone(silent_model(*case), files[case])
     return files
 
 

@@ -239,12 +239,11 @@ class Here(Workers):
 @pytest.fixture
 def train_here(file, monkeypatch):
     @contextmanager
-    def on_ray(count, **_):
+    def pool(count, **_):
         yield Here()
 
     without_pictures(monkeypatch)
-    monkeypatch.setattr("edgernn.training.sweep.run.on_ray", on_ray)
-    monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
+    monkeypatch.setattr("edgernn.training.sweep.run.processes", pool)
     return file
 
 
@@ -346,6 +345,9 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(train_here, capsys):
     assert {row["test"]["n"] for row in table["rows"] if row["settings"]["lr"] == 0.01} == {2}
     page = (train_here.parent / "runs/sweep/table.md").read_text()
     assert page.count("not run") == 3
+    assert main(["sweep", "sweep.toml", "--part", "1/1"]) == 1
+    error = capsys.readouterr().err
+    assert re.search(r"error: \d+ runs failed; the first error is: .*diverged", error)
 
 
 def test_another_sweep_in_the_same_folder_is_refused(train_here):
@@ -355,3 +357,37 @@ def test_another_sweep_in_the_same_folder_is_refused(train_here):
             sweep(train_here)
         # a table of the finished runs may be printed meanwhile
         assert not any(row["seeds"] for row in sweep(train_here, run=False)["rows"])
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "3", "1/0", "-1/3", "a/b"])
+def test_what_is_no_part_is_refused(train_here, part):
+    with pytest.raises(UsageError, match=r"part: expected K/N, such as 3/10 for the third of ten parts, got"):
+        sweep(train_here, part=part)
+
+
+def test_parts_train_what_a_whole_sweep_would(train_here, tmp_path):
+    say(train_here, "seeds = 2", "seeds = 2\nsearch-seeds = 1")
+
+    def finished():
+        return {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("runs/sweep/*/result.json")}
+
+    # neither part waits for the other, nor for a whole sweep
+    with hold_folder(tmp_path / "runs/sweep"):
+        with pytest.raises(UsageError, match="export: expected a whole sweep, got its part 1/2; leave export or part"):
+            sweep(train_here, part="1/2", export=True)
+        assert sweep(train_here, part="1/2")["files"] == []
+        assert len(finished()) == 3
+        with hold_folder(tmp_path / "runs/sweep/.part-1-of-2"):
+            with pytest.raises(UsageError, match="part-1-of-2: in use by"):
+                sweep(train_here, part="1/2")
+            # the second part ends the search, and so begins the further seeds of the rows that it chose
+            sweep(train_here, part="2/2")
+        assert 6 < len(finished()) < 9
+        report = sweep(train_here, part="1/2")
+    # parts that end together would write the same files
+    assert not list(tmp_path.glob("runs/sweep/table.*")) + list(tmp_path.glob("runs/sweep/front*"))
+    before = finished()
+    assert len(before) == 9
+    assert [row["seeds"] for row in report["rows"] if row["chosen"]] == [[0, 1]] * 3
+    assert sweep(train_here, latency=False)["rows"] == report["rows"]
+    assert finished() == before

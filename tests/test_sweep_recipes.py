@@ -17,6 +17,7 @@ from tests.source_tree import ROOT
 SWEEPS = sorted((ROOT / "benchmarks" / "sweeps" / "signals").glob("*.toml"))
 RIVALS = sorted((ROOT / "benchmarks" / "sweeps" / "rivals").glob("*.toml"))
 LONGER = sorted((ROOT / "benchmarks" / "sweeps" / "longer").glob("*.toml"))
+BETWEEN = sorted((ROOT / "benchmarks" / "sweeps" / "between").glob("*.toml"))
 SKIPPING = sorted((ROOT / "benchmarks" / "sweeps" / "skipping").glob("*.toml"))
 KINDS = {("gru", None), ("lstm", None), ("pru", None), ("gru", "skip"), ("gru", "selective"), ("lstm", "selective")}
 
@@ -94,9 +95,19 @@ def test_sweeps_about_skipping_declare_what_they_choose(path, tmp_path):
     assert not sweep.searched
     assert all(row.jobs[0].settings["folds"] == len(sweep.seeds) for row in sweep.rows)
     assert {row.rule for row in sweep.rows} >= {None, "periodic", "skip", "selective", "delta"}
-    assert len({row.settings["hidden_size"] for row in sweep.rows if row.cell == "gru" and row.rule is None}) >= 7
-    assert any(row.settings.get("weights") == "int8" for row in sweep.rows)
+    assert len({row.settings["hidden_size"] for row in sweep.rows if row.cell == "gru" and row.rule is None}) >= 4
     assert {choice.cost for choice in sweep.choices} == {"latency"}
+    assert runs_in_head(path) == runs(sweep)
+
+
+@pytest.mark.parametrize("path", BETWEEN, ids=lambda path: path.stem)
+def test_sweeps_between_train_as_the_sweep_of_their_signal(path, tmp_path):
+    sweep, signal = load_sweep(path, tmp_path), load_sweep(path.parents[1] / "signals" / path.name, tmp_path)
+    assert sweep.seeds == signal.seeds
+    trained = [{**row.jobs[0].settings, "hidden_size": 0} for row in signal.rows if row.name.startswith("gru-hidden")]
+    assert all({**row.jobs[0].settings, "hidden_size": 0} in trained for row in sweep.rows if row.rule is None)
+    assert not {row.name for row in sweep.rows} & {row.name for row in signal.rows}
+    assert any(row.rule == "periodic" for row in sweep.rows)
     assert runs_in_head(path) == runs(sweep)
 
 

@@ -108,12 +108,11 @@ def test_a_run_that_fails_in_the_search_and_finishes_later_may_be_chosen(tmp_pat
                 super().start(job)
 
     @contextmanager
-    def on_ray(count, **_):
+    def pool(count, **_):
         yield Failing()
 
     without_pictures(monkeypatch)
-    monkeypatch.setattr(run_sweep, "on_ray", on_ray)
-    monkeypatch.setattr(run_sweep, "load", lambda address: None)
+    monkeypatch.setattr(run_sweep, "processes", pool)
     report = run_sweep.sweep(file, out=tmp_path / "runs", latency=False)
     chosen = [row for row in report["rows"] if row["chosen"]]
     assert [row["settings"]["lr"] for row in chosen] == [0.01] * 3

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from edgernn.training.tables.statistics import mean_difference, spread
+from edgernn.training.statistics import mean_difference, spread
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +110,25 @@ def test_a_model_that_skips_is_compared_with_the_best_dense_one_of_its_time(monk
     equal = timed(64, 90.0, {0: 89.1, 1: 89.9, 2: 91.0}, 2.0, rule="skip", skip=0.9)
     worse = timed(64, 90.0, {0: 80.0, 1: 80.5, 2: 81.0}, 5.0, rule="skip", skip=0.5)
     faster = timed(8, 80.0, {0: 85.0, 1: 92.0, 2: 93.0}, 0.5, rule="delta")
-    monkeypatch.setattr(skipping, "read_report", lambda name: report([fast, lucky, slow, equal, worse, faster]))
+    # the best on the test split, and not chosen
+    other = timed(48, 85.0, {0: 99.0, 1: 99.5, 2: 99.1}, 5.0, rule="skip", skip=0.7) | {"name": "other"}
+    shown = report([fast, lucky, slow, equal, worse, faster, other])
+    choice = {"name": "one", "cost": "latency", "within": 0.5, "rules": ["skip"]}
+    shown["choices"] = [{**choice, "row": model["name"]} for model in (equal, worse, faster)]
+    monkeypatch.setattr(skipping, "read_report", lambda name: shown)
     cells = {line[0] + line[1]: line[4:] for line in lines(skipping.equal_time("x"))}
     assert cells["gru + skip64, skip=0.9"][:2] == ["gru 16", "1"]
     assert cells["gru + skip64, skip=0.9"][3] == "equal"
     assert cells["gru + skip64, skip=0.5"][::3] == ["gru 64", "worse"]
     assert cells["gru + delta8"][::3] == ["gru 16", "undecided"]
-    assert "Of 3 models that skip, beside others of at most equal time: 1 equal, 1 undecided, 1 worse." in (
+    assert len(cells) == 3
+    for files, ends in (([], ""), (["activity.toml"], skipping.equal_time("x"))):
+        monkeypatch.setattr(skipping, "measured_sweeps", lambda *_, files=files: files)
+        assert skipping.folds().startswith("### Activity") == bool(files)
+        assert skipping.folds().endswith(ends)
+    monkeypatch.setattr(skipping, "_reports", lambda: [shown])
+    assert "| `gru + skip` 64, skip=0.9, 2 µs: " in skipping.use()
+    assert skipping.use().splitlines()[2].endswith(" | the dense one |")
+    assert "beside others of at most equal time: 1 equal, 1 undecided, 1 worse." in (
         " ".join(skipping.equal_time("x").split())
     )

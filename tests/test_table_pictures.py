@@ -11,11 +11,12 @@ from matplotlib import image
 from edgernn.errors import EdgernnError
 from edgernn.training.papers import recipe as recipes
 from edgernn.training.papers.report_pictures import Boxes
-from edgernn.training.papers.reproduce import reproduce, search
+from edgernn.training.papers.reproduce import reproduce
 from edgernn.training.papers.table_pictures import draw_pictures, read_picture
 from edgernn.training.pictures import NothingToDrawError
-from edgernn.training.series import join_series, run_series, save_series
-from edgernn.training.tables.statistics import spread
+from edgernn.training.run_directory import RunDirectory
+from edgernn.training.statistics import spread
+from edgernn.training.tables.series import join_series, run_series
 
 NAMED = {"name": "p", "text": "T."}
 
@@ -164,7 +165,7 @@ def test_series_are_those_of_the_evaluations_and_of_the_task(tmp_path):
         run.mkdir()
         lines = [{"step": 5 * k, "epoch": k, "loss": 1 / 3 / k} for k in range(1, steps + 1)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        save_series(run, {"curve": [1.0, float(seed)]})
+        RunDirectory(run).save_series({"curve": [1.0, float(seed)]})
     runs = [tmp_path / "0", tmp_path / "1"]
     series = {name: join_series([run_series(name, run) for run in runs]) for name in ("loss", "curve", "missing")}
     assert series == {
@@ -192,8 +193,6 @@ steps = 4
 eval_every = 2
 [vary]
 lambda = [0.0, 0.5]
-[search]
-lr = [0.001, 0.01]
 [[claims]]
 text = "C"
 kind = "no-more"
@@ -224,10 +223,6 @@ kind = "patterns"
 rows = ["sarnn"]
 variant = "lambda=0.0"
 text = "P."
-[[pictures]]
-name = "searched"
-kind = "searched"
-text = "S."
 [rows.sarnn]
 stands-for = "row"
 cell = "sarnn"
@@ -256,9 +251,6 @@ def test_a_table_keeps_series_and_leaves_its_pictures(tmp_path, monkeypatch):
     assert claim["result"]["value"] == pytest.approx(first - second)
     page = (tmp_path / "runs/table.md").read_text()
     assert "MSE, sarnn (lambda=0.0) less sarnn (lambda=0.5) is" in page
-    lines = search("t", out=tmp_path / "search", jobs=1)
-    assert [line["settings"] for line in lines] == [{"lr": 0.001}, {"lr": 0.01}]
-    assert (tmp_path / "search/searched.png").is_file()
 
 
 def figure_of(fields, report, monkeypatch):

@@ -131,9 +131,10 @@ def test_times_are_compared_with_onnxruntime_in_the_same_language(tables, from_p
 
 def test_the_dense_run_is_found_by_its_settings(tables):
     dense, skipping = {"settings": {"epochs": "30"}}, {"settings": {"theta_x": "0.4", "epochs": "30"}}
-    assert tables._dense_run([skipping, dense, skipping]) is dense
+    periodic = {"settings": {"period": "4", "epochs": "30"}}
+    assert tables._dense_run([skipping, dense, periodic]) is dense
     for runs in ([skipping], [dense, skipping, dense]):
-        with pytest.raises(ValueError, match=f"expected one run without theta_x, got {len(runs) - 1}"):
+        with pytest.raises(ValueError, match=f"expected one run without theta_x and period, got {len(runs) - 1}"):
             tables._dense_run(runs)
 
 

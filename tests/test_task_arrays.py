@@ -17,6 +17,7 @@ import torch
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
+from edgernn.npz import read_npz
 from edgernn.runtime import Session
 from edgernn.runtime.run_file import run_file
 from edgernn.settings import fields_of
@@ -26,7 +27,7 @@ from edgernn.training.config import Settings, TrainConfig
 from edgernn.training.evaluate import evaluate, open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.run_directory import BEST, RunDirectory
-from edgernn.training.tasks.arrays import Arrays, stacked
+from edgernn.training.tasks.arrays import Arrays, save_data, stacked
 from edgernn.training.tasks.keywords import OwnWords
 from edgernn.training.tasks.tables import Tables
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
@@ -143,12 +144,12 @@ def test_x_and_y_stay_together_and_parts_apart(tmp_path):
 
 def test_given_parts_are_used(tmp_path):
     x, y = inputs(), np.arange(40) % 2
-    path = save(tmp_path, x=x, y=y, x_val=inputs(6), y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
+    path = save(tmp_path, x=x, y=y, x_val=inputs(6) + 1, y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
     with pytest.warns(EdgernnWarning, match="no sequence for training has the class 2; labels count from 0"):
         task = opened(Arrays(), path)
     assert [len(part) for part in (task.train, task.validation, task.test)] == [40, 6, 3]
     assert task.output_size == 3
-    task = opened(Arrays(), save(tmp_path, x=x, y=y, x_test=inputs(3), y_test=y[:3]))
+    task = opened(Arrays(), save(tmp_path, x=x, y=y, x_test=inputs(3) + 1, y_test=y[:3]))
     assert [len(part) for part in (task.train, task.validation, task.test)] == [36, 4, 3]
 
 
@@ -358,6 +359,29 @@ def test_doubtful_targets_are_warned_of(tmp_path, y, message):
         Arrays().open(tmp_path / "d.npz", 0)
 
 
+def test_copies_and_arrays_that_are_not_read_are_named(tmp_path):
+    x, y = inputs(30), np.arange(30) % 2
+    np.savez(tmp_path / "d.npz", x=x, y=y, x_test=x[:4], y_test=y[:4], y_valid=y)
+    with pytest.warns(EdgernnWarning) as warned:
+        Arrays().open(tmp_path / "d.npz", 0)
+    messages = [str(w.message).partition(": ")[2] for w in warned]
+    assert messages[0].startswith("not read: y_valid; the arrays that are have the names classes, lengths, ")
+    assert messages[1].startswith("the same numbers in train and test (")
+
+
+def test_equal_sequences_of_few_numbers_are_no_copies(tmp_path):
+    x, y = np.eye(4)[np.arange(30 * 5).reshape(30, 5) % 4], np.arange(30) % 2
+    np.savez(tmp_path / "d.npz", x=x, y=y, x_test=x[:4], y_test=y[:4])
+    Arrays().open(tmp_path / "d.npz", 0)
+
+
+def test_a_dict_may_have_numbers_that_are_no_sequences(tmp_path):
+    path = save_data({"x": [np.ones((2, 1)), np.ones((3, 1))], "y": [0, 1], "rate": 50}, tmp_path)
+    arrays = read_npz(path)
+    assert arrays["rate"] == 50
+    assert arrays["lengths"].tolist() == [2, 3]
+
+
 def test_a_file_without_its_extension_is_named(tmp_path):
     np.savez(tmp_path / "mine.npz", x=np.ones((8, 5, 2)), y=np.arange(8) % 2)
     with pytest.raises(UsageError, match=r"mine; to train on your file, give --task .*mine\.npz"):
@@ -386,6 +410,24 @@ def test_training_keeps_the_best_weights_reports_evaluations_and_warns_of_overfi
     assert calibrated["cross_entropy"] < least
     stopped = train(path, "gru", out=tmp_path / "early", settings={**settings, "patience": 2})
     assert stopped["stopped"] == "patience"
+
+
+def test_a_training_goes_on_while_the_cross_entropy_falls(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    x = inputs(N=80)
+    levels = x[..., 0].mean(1)
+    path = save(tmp_path, x=x, y=(levels > np.median(levels)).astype(int))
+    run = train(path, "gru", out=tmp_path / "run", steps=200, eval_every=2, hidden_size=8, lr=0.01, patience=2)
+    best, lowest, stale = (-1.0, 0.0), float("inf"), []
+    for line in run.history:
+        score, entropy = (line["accuracy"], -line["cross_entropy"]), line["cross_entropy"]
+        stale.append(0 if score > best or entropy < lowest else stale[-1] + 1)
+        best, lowest = max(best, score), min(lowest, entropy)
+    assert run["stopped"] == "patience"
+    assert stale.index(2) == len(stale) - 1
+    # the accuracy alone would have ended it
+    accuracies = [line["accuracy"] for line in run.history]
+    assert accuracies.index(max(accuracies)) < len(accuracies) - 3
 
 
 # sequences of unequal lengths
@@ -443,8 +485,9 @@ def test_sequences_of_unequal_lengths_from_file_to_packed_model(tmp_path, monkey
     expected = model.outputs(torch.from_numpy(clean), torch.from_numpy(new["lengths"])).detach().numpy()
     present = np.arange(9)[:, None] < new["lengths"]
     np.testing.assert_allclose(y[present], expected[present], rtol=0, atol=1e-5)
-    answers = np.array(run_file(tmp_path / "whole/model.onnx", tmp_path / "new.npz")["y"]).swapaxes(0, 1)
-    np.testing.assert_allclose(answers[present], y[present], rtol=0, atol=1e-6)
+    answers = run_file(tmp_path / "whole/model.onnx", tmp_path / "new.npz")["y"]
+    for b, length in enumerate(new["lengths"]):
+        np.testing.assert_allclose(answers[b], y[:length, b], rtol=0, atol=1e-6)
 
 
 def test_padding_changes_neither_statistics_nor_class_weights(tmp_path):
@@ -478,6 +521,71 @@ def test_numbers_to_ignore_are_nan(tmp_path):
     assert mean["mse"] == pytest.approx(expected.item(), rel=1e-5)
 
 
+def numbers(count=80):
+    """Return sequences (N, T, 2) and two target numbers of each, which are means of its channels."""
+    x = np.random.default_rng(2).normal(np.linspace(-2, 2, count)[:, None, None], 0.3, (count, 6, 2))
+    return x, x.mean(1)
+
+
+OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_size, output_size):
+        super().__init__()
+        self.first, self.gru = nn.Linear(input_size, output_size), nn.GRU(output_size, 6)
+        self.head = nn.Linear(6, output_size)
+
+    def forward(self, x):
+        return self.head(self.gru(self.first(x))[0])[-1]
+
+class Bounded(Net):
+    def forward(self, x):
+        return super().forward(x).tanh()
+"""
+
+
+@pytest.mark.parametrize("network", [None, "Net"])
+def test_the_unit_of_target_numbers_does_not_matter(network, tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(OWN)
+    x, y = numbers()
+    unit, zero = np.array([2.0**14, 2.0**-10]), np.array([2.0**17, 3.0])
+    cell = ("gru", None) if network is None else (None, None)
+    options = {"network": network and f"net.py:{network}", "epochs": 8, "lr": 0.02, "batch_size": 16}
+    options |= {} if network else {"hidden_size": 6}
+    plain, scaled = (
+        train((x, values), *cell, out=name, **options) for name, values in (("a", y), ("b", y * unit + zero))
+    )
+    np.testing.assert_allclose((scaled.predict(x).y - zero) / unit, plain.predict(x).y, atol=0.02)
+    assert scaled["training_loss"] == pytest.approx(plain["training_loss"], rel=1e-2)
+    # the metrics and the exported file are in the unit of the data
+    assert scaled["mse"] == pytest.approx(scaled.evaluate()["mse"])
+    answers = Session(scaled.export()).run(x.swapaxes(0, 1).astype(np.float32))
+    np.testing.assert_allclose(answers, scaled.predict(x).y, rtol=1e-4)
+    error = ((scaled.predict(x).y - (y * unit + zero)) ** 2).mean(0)
+    assert (error < 0.5 * unit**2 * y.var(0)).all()
+    if network is None:
+        # a trained model goes on in the unit of its data
+        further = train((x, y * unit + zero), *cell, out="c", **{**options, "epochs": 1, "start_run": "b"})
+        assert further.history[0]["loss"] < 2 * scaled["training_loss"]
+
+
+def test_a_network_without_a_linear_output_is_warned_of_far_targets(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(OWN)
+    x, y = numbers()
+    with pytest.warns(EdgernnWarning, match=r"targets: means up to 1e\+03 .* end the network with such a layer"):
+        train((x, y + 1000), network="net.py:Bounded", out="far", steps=2)
+    run = train((x, y), network="net.py:Bounded", out="near", steps=2)
+    assert np.abs(run.predict(x).y).max() < 1
+    labels = (x[:, :, 0].mean(1) > 0).astype(int)
+    calibrated = [train((x, labels), network=f"net.py:{name}", out=name, steps=2) for name in ("Net", "Bounded")]
+    assert ["temperature" in run for run in calibrated] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -504,23 +612,33 @@ def test_models_that_cannot_leave_padding_out_are_refused(cell, settings, messag
     assert not (tmp_path / "run").exists()
 
 
-def test_each_sequence_is_validated_in_one_fold(tmp_path, monkeypatch, capsys):
+def test_each_sequence_is_tested_in_one_fold(tmp_path, monkeypatch, capsys):
     without_pictures(monkeypatch)
     x = inputs(N=23)
     path = save(tmp_path, x=x, y=np.arange(23) % 2)
     tasks = [opened(Arrays(folds=4), path, seed) for seed in range(5)]
     names = [[{row.numpy().tobytes() for row in part.x} for part in parts(task)] for task in tasks]
-    assert names[0] == names[4]
-    train_sets, folds, tests = zip(*names[:4], strict=True)
-    assert tests[0] == tests[1] == tests[2] == tests[3]
-    assert sum(map(len, folds)) == len(set.union(*folds)) == 21
-    assert all(len(a | b | tests[0]) == 23 for a, b in zip(train_sets, folds, strict=True))
+    assert names[0][2] == names[4][2]
+    assert all(len(set.union(*fold)) == sum(map(len, fold)) == 23 for fold in names)
+    tests = [fold[2] for fold in names[:4]]
+    assert sum(map(len, tests)) == len(set.union(*tests)) == 23
+    # each fold has about equally many sequences of each class
+    assert all(2 <= int((task.test.y == label).sum()) <= 3 for task in tasks for label in (0, 1))
+    # with a test part of its own, each sequence is validated in one fold
+    (tmp_path / "given").mkdir()
+    given = save(tmp_path / "given", x=x, y=np.arange(23) % 2, x_test=x[:5] + 1, y_test=np.arange(5) % 2)
+    folds = [opened(Arrays(folds=4), given, seed) for seed in range(4)]
+    validated = [{row.numpy().tobytes() for row in task.validation.x} for task in folds]
+    assert sum(map(len, validated)) == len(set.union(*validated)) == 23
+    assert all(torch.equal(task.test.x, folds[0].test.x) for task in folds)
     words = ["--cell", "gru", "--out", str(tmp_path / "cv"), "--folds", "3", "steps=2", "hidden_size=4"]
     assert main(["train", "--task", str(path), *words]) == 0
     out, _ = capsys.readouterr()
     results = [json.loads((tmp_path / f"cv/fold-{i}/result.json").read_text()) for i in range(3)]
-    mean = np.mean([result["best_validation"] for result in results])
-    assert out.startswith(f"accuracy over 3 folds: validation {mean:.4g}, standard deviation ")
+    values = [result["accuracy"] for result in results]
+    mean, half = np.mean(values), 4.302653 * np.std(values, ddof=1) / 3**0.5
+    interval = f"{mean - half:.4g} to {mean + half:.4g}"
+    assert out.startswith(f"accuracy over 3 folds: test {mean:.4g}, 95 % interval {interval}; validation ")
     assert [result["seed"] for result in results] == [0, 1, 2]
 
 
@@ -548,6 +666,9 @@ def test_lists_of_arrays_become_a_trained_run_that_predicts_classes(tmp_path, mo
     for sequence, y_of_list in zip(new, answers.y, strict=True):
         np.testing.assert_allclose(run.predict(sequence).y, y_of_list, rtol=0, atol=1e-5)
     assert run.evaluate((new, names))["accuracy"] == 1
+    labels = np.array([name == "low" for name in names], int)
+    coarse = [torch.from_numpy(rows).bfloat16() for rows in new]
+    assert run.evaluate({"x": coarse, "y": labels, "classes": ["high", "low"]})["accuracy"] == 1
     # data of the training keep their split
     assert run.evaluate((x, y)) == run.evaluate()
     assert Session(run.export()).info["classes"] == ["high", "low"]
@@ -623,7 +744,7 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
     for name, frame in frames.items():
         run = train(frame, "gru", out=tmp_path / name, hidden_size=6, steps=30, lr=0.02)
         results.append(run["cross_entropy"])
-        assert run.evaluate(frame)["accuracy"] == run["accuracy"] == 1
+        assert run.evaluate(frame.lazy() if name == "polars" else frame)["accuracy"] == run["accuracy"] == 1
     assert results[0] == results[1]
 
 
@@ -636,6 +757,13 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
         ((np.zeros((3, 2)), [0, 1, 0]), r"data\.npz: x: expected shape \(N, T, I\)"),
         ({"x": np.zeros((9, 2, 1))}, "expected arrays x and y, got no y"),
         (([], []), "x: expected at least one sequence, got none"),
+        ({"x": np.zeros((9, 2, 1)), "y": None}, "y: expected an array, got None; leave it out"),
+        ((np.zeros((9, 2, 1)), 3), r"y: expected shape \(N,\) or \(N, T\) of whole numbers .*, got \(\)"),
+        (
+            (np.ma.masked_array(np.zeros((9, 2, 1)), mask=np.eye(9)[:, :2, None]), None),
+            "x: .* got a masked array; fill them",
+        ),
+        ({"x": [[[1.0], [2.0, 3.0]]] * 9}, "x: expected an array, got list .*; pass an array"),
     ],
 )
 def test_data_in_memory_that_do_not_fit_are_refused(task, message, tmp_path):

@@ -14,6 +14,7 @@ from edgernn.training import find_task
 from edgernn.training.plan import choose
 from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.mixing import background_clips, mixed, noise_clips, quiet_frames, shifted
+from edgernn.training.tasks.parts import Folds
 from edgernn.training.tasks.recordings import PARTS, noise_parts, word_files
 from edgernn.training.tasks.tables import Tables
 from tests.broken_wavs import BROKEN, broken_wav
@@ -93,6 +94,22 @@ def test_a_folder_of_the_user_is_split_by_class(tmp_path):
     assert find_task(str(tmp_path / "csv"))[0] is Tables
 
 
+def test_each_file_is_tested_in_one_fold(tmp_path):
+    write_own(tmp_path, count=10)
+    folds = [names_of(word_files(tmp_path, seed, RATE, Folds(5))) for seed in range(5)]
+    tests = [fold["test"] for fold in folds]
+    assert sorted(name for names in tests for name in names) == sorted(
+        name for part in folds[0].values() for name in part
+    )
+    for fold in folds:
+        assert [len(fold[part]) for part in PARTS] == [14, 2, 4]
+        assert [name.partition("/")[0] for name in fold["test"]] == ["left", "left", "right", "right"]
+    with pytest.raises(EdgernnError, match=r"class 'left' in the test part of the data, got none; add files or lower"):
+        word_files(tmp_path, 10, RATE, Folds(11))
+    with pytest.raises(UsageError, match="split_by, folds: expected neither"):
+        word_files(write_english(tmp_path / "lists"), 0, RATE, Folds(3))
+
+
 def test_other_words_are_unknown(tmp_path):
     write_english(tmp_path, words=("left", "right", "stop", "go"))
     task = opened(OwnWords(words="stop,left", unknown=0.5, silence=0.25), tmp_path)
@@ -113,7 +130,7 @@ def test_folders_of_unknown_words_and_silence_have_their_class(tmp_path):
     write_own(tmp_path, words=("left", "right"))
     for name in ("_unknown_", "_silence_"):
         for i in range(10):
-            write_wav(tmp_path / name / f"{i}.wav", tone("go", i) if name == "_unknown_" else np.arange(RATE) % 9)
+            write_wav(tmp_path / name / f"{i}.wav", tone("go", i) if name == "_unknown_" else np.arange(RATE) % (9 + i))
     task = opened(OwnWords(silence=0), tmp_path)
     assert task.classes == ("left", "right", "_unknown_", "_silence_")
     (batch,) = task.test.chunks()
@@ -241,10 +258,23 @@ def test_files_of_other_lengths(tmp_path):
     for i in range(3):
         write_wav(tmp_path / f"left/{i}.wav", tone("left", i, 0.5))
         write_wav(tmp_path / f"right/{i}.wav", np.concatenate([np.zeros(RATE), tone("right", i), np.zeros(RATE)]))
-    task = opened(OwnWords(silence=0), tmp_path)
+    with pytest.warns(EdgernnWarning, match=r"3 of 6 sounds are longer than a clip, such as right/\d\.wav with 3 s:"):
+        task = opened(OwnWords(silence=0), tmp_path)
     for clip, label in zip(task.train.samples, task.train.label, strict=True):
         assert clip[4 * RATE // 5 :].any() == (label == 1) or label == 1
         assert np.count_nonzero(clip) > (0.15 if label == 0 else 0.35) * RATE
+
+
+def test_copies_in_two_parts_or_of_two_words_are_named(tmp_path):
+    write_own(tmp_path, words=("left", "right"), count=20)
+    shutil.copy(tmp_path / "left/3.wav", tmp_path / "right/copy.wav")
+    with pytest.warns(EdgernnWarning, match=r"the same sound in left/3\.wav \(\w+\) and right/copy\.wav \("):
+        opened(OwnWords(), tmp_path)
+    (tmp_path / "right/copy.wav").unlink()
+    for i in range(10):
+        shutil.copy(tmp_path / "left/3.wav", tmp_path / f"left/copy-{i}.wav")
+    with pytest.warns(EdgernnWarning, match=r"the same sound in left/.* \(train\) and left/.* \((validation|test)\)"):
+        opened(OwnWords(stream=3.0), tmp_path)
 
 
 # errors: one sentence each
@@ -262,6 +292,11 @@ def test_bad_files(tmp_path, kind):
 
 
 def test_bad_folders(tmp_path):
+    (tmp_path / "down").mkdir()
+    with pytest.raises(EdgernnError, match=r"down: expected wav files of the class 'down', got none; add files, or"):
+        opened(OwnWords(), write_own(tmp_path, words=("left", "right")))
+    shutil.rmtree(tmp_path / "down")
+    shutil.rmtree(tmp_path / "right")
     write_own(tmp_path, words=("left",))
     with pytest.raises(EdgernnError, match="for each of at least 2 classes, got only 'left'; add another class"):
         opened(OwnWords(), tmp_path)

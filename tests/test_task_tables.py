@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's own CSV files."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,7 @@ def test_a_time_is_no_channel_unless_one_says_so(tmp_path, header, said):
         opened(Tables(time="clock"), tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:.*the same numbers in:edgernn.errors.EdgernnWarning")
 def test_dates_are_a_time_and_times_alone_are_refused(tmp_path):
     for i in range(12):
         rows = "".join(f"2026-01-{day + 1:02d},{(day * i) % 3}\n" for day in range(5))
@@ -193,7 +195,7 @@ def test_files_without_a_header_are_taken_by_place_and_named(tmp_path):
 
 def test_no_file_is_left_out_in_silence(tmp_path):
     write_files(tmp_path / "bee")
-    for i, file in enumerate(write_files(tmp_path / "wasp")):
+    for i, file in enumerate(write_files(tmp_path / "wasp", seed=1)):
         if i % 2:
             (tmp_path / "wasp" / file).rename((tmp_path / "wasp" / file).with_suffix(".CSV"))
     for name in ("._f00.csv", ".DS_Store"):
@@ -207,6 +209,55 @@ def test_no_file_is_left_out_in_silence(tmp_path):
     )
     with pytest.warns(EdgernnWarning, match=message):
         assert sum(map(len, parts(opened(Tables(), tmp_path)))) == 80
+    odd = tmp_path / "bee/x.csv"
+    for make, got in (
+        (lambda: odd.symlink_to("missing"), "a link to a file that is missing"),
+        (lambda: os.mkfifo(odd), "a pipe or a device"),
+    ):
+        make()
+        with pytest.raises(EdgernnError, match=rf"bee/x\.csv: expected a file or a folder, got {got}"):
+            opened(Tables(), tmp_path)
+        odd.unlink()
+    for name in ("a\x1b[2Jb", "a\nb", "\udcff"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(EdgernnError, match="expected names in UTF-8 without control characters, got"):
+            opened(Tables(), tmp_path)
+        (tmp_path / name).rmdir()
+
+
+def test_copies_in_two_parts_are_named(tmp_path):
+    for seed, name in enumerate("ab"):
+        write_files(tmp_path / name, seed=seed)
+    paths = sorted(tmp_path.rglob("*.csv"))
+    for path in paths[::4]:
+        (path.parent / f"copy of {path.name}").write_bytes(path.read_bytes())
+    with pytest.warns(EdgernnWarning, match=r"the same numbers in \w/copy of \S+ \(\w+\) and \w/f\d+\.csv \("):
+        opened(Tables(), tmp_path)
+
+
+def test_recordings_without_a_window_and_jumps_of_the_time_are_named(tmp_path):
+    for i in range(24):
+        rows = 30 if i % 6 == 0 else 80
+        x = np.random.default_rng(i).normal(size=rows)
+        t = np.arange(rows) * 0.1 + 50 * (i == 7) * (np.arange(rows) > 40)
+        lines = [f"{t[k]:.1f},{x[k]:.3f},{'ab'[i % 2]}" for k in range(rows)]
+        (tmp_path / f"{i}.csv").write_text("\n".join(["time,x,label", *lines]))
+    short = r"4 of 24 recordings have fewer rows than window=50 and are left out: 0\.csv \(30 rows\), 12\.csv"
+    with pytest.warns(EdgernnWarning, match=short):
+        opened(Tables(window=50), tmp_path)
+    with pytest.warns(EdgernnWarning, match=r"the time jumps by 50\.1 s in 7\.csv, .*; with gap=1, training splits"):
+        opened(Tables(resample=10.0), tmp_path)
+    opened(Tables(resample=10.0, gap=1.0), tmp_path)
+
+
+def test_columns_without_values_are_not_read(tmp_path):
+    for i in range(12):
+        x = np.random.default_rng(i).normal(size=9)
+        lines = [f"{value:.3f},{'ab'[i % 2]},," for value in x]
+        (tmp_path / f"{i}.csv").write_text("\n".join(["x,label,heat,", *lines]) + "\n")
+    task = opened(Tables(), tmp_path)
+    assert task.channels == ("x",)
+    assert task.summary[1] == "channels: x; not read: heat, column 4"
 
 
 def test_dot_files_do_not_decide_the_task(tmp_path):
@@ -217,7 +268,7 @@ def test_dot_files_do_not_decide_the_task(tmp_path):
 
 def test_a_class_of_one_file_is_named(tmp_path):
     for name, count in (("ant", 10), ("bee", 10), ("fly", 1)):
-        write_files(tmp_path / name, count)
+        write_files(tmp_path / name, count, seed=ord(name[0]))
     messages = "(no sequence for training has|one sequence alone has) the class fly"
     for seed in range(4):
         with pytest.warns(EdgernnWarning, match=messages):

@@ -13,7 +13,7 @@ from edgernn.cells import CELLS, Cell, Gate, UpdateGate
 from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.export.graph import build
-from edgernn.export.kernels import without_kernel
+from edgernn.export.native_kernels import without_kernel
 from edgernn.kernels.common import refusal
 from edgernn.layer import RecurrentLayer
 from edgernn.random_models import random_model

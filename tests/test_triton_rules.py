@@ -34,7 +34,7 @@ THETA = {"theta_x": 0.4, "theta_h": 0.1}
 # a slope other than the default, to detect code that ignores it
 LEARNED = {**THETA, "learn_thresholds": True, "slope": 2.0}
 OPTIONS: dict[str, dict[str, Any]] = {"delta": THETA, "topk": {"k": 2}}
-PAIRS = [pair for pair in COLUMN_AND_GATE if pair[1] == "topk" or pair[0] in SPINE]
+PAIRS = [(cell, rule) for cell, rule in COLUMN_AND_GATE if cell == "gru-before" or cell in SPINE]
 OTHERS = [pair for pair in COLUMN_AND_GATE if pair not in PAIRS]
 
 

@@ -16,6 +16,7 @@ from edgernn.rules.always import Always
 from edgernn.rules.decision import Rates
 from edgernn.runtime import Session
 from tests import oracle, oracle_cells
+from tests.models import write_alone
 from tests.tolerances import FLOAT32, FLOAT64
 
 I, H, STEPS = 3, 20, 5
@@ -287,6 +288,7 @@ LAYERS = [("gru", "always"), ("ihc-lstm", "selective"), ("gru-before", "skip")]
         (*layer, options) if i % len(LAYERS) == j else slow(*layer, options)
         for i, options in enumerate(IN_FILES)
         for j, layer in enumerate(LAYERS)
+        if (i + 1) % len(LAYERS) != j
     ],
 )
 def test_file_equals_torch(cell, rule, options, tmp_path):
@@ -335,8 +337,7 @@ def test_costs_by_name_count_pruned_weights(rule, skips):
 @pytest.mark.parametrize("cell", ["gru", "gru-before"])
 def test_costs_count_the_zeros_that_the_kernel_multiplies(cell, density, tmp_path):
     model = random_model(cell, 32, 64, rule="skip", density=density)
-    to_onnx(model, tmp_path / "m.onnx")
-    session = Session(tmp_path / "m.onnx", backend="native")
+    session = Session(write_alone(model, tmp_path / "m.onnx"), backend="native")
     session.run(np.ones((STEPS, 1, 32), np.float32))
     executed = session.macs.item() / STEPS
     assert model_cost(model).macs_executed == executed

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from scipy.signal import resample_poly
 
@@ -24,31 +25,27 @@ from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import UNKNOWN_SIZE, _low_pass, _read_header, _resampled, read_wav, warn_of_conversion
 from edgernn.runtime.wav import write_wav as write_float_wav
 from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
+from edgernn.training.tasks.keywords import Keywords
 from tests.broken_wavs import BROKEN, broken_wav, replace_header
+from tests.detector_cases import detector_of, fixed_cases, random_scores
 from tests.words import RATE, tone, write_extensible_wav, write_rf64, write_wav
 
 CLASSES = ["left", "right", "_unknown_", "_silence_"]
 
 
 def plain_detections(scores, classes, width, gap, threshold):
-    """The definition, step by step in float64."""
+    """The definition, step by step."""
     p = np.exp(scores.astype(float))
-    p /= p.sum(1, keepdims=True)
+    p = np.floor(2**16 * p / p.sum(1, keepdims=True) + 0.5).astype(int)
     detections, free = [], 0
     for t in range(len(p)):
-        average = sum(p[t - i] if t >= i else np.zeros(len(classes)) for i in range(width)) / width
+        average = sum(p[t - i] for i in range(min(t + 1, width))) / (2**16 * width)
         spoken = [(average[k], -k) for k, name in enumerate(classes) if not name.startswith("_")]
         score, k = max(spoken)
         if t >= free and score >= threshold:
             detections.append((t, -k, score))
             free = t + max(gap, 1)
     return detections
-
-
-def random_scores(T, seed=0):
-    rng = np.random.default_rng(seed)
-    slow = np.repeat(rng.normal(0, 6, (-(-T // 7), len(CLASSES))), 7, 0)[:T]
-    return (slow + rng.normal(0, 0.5, (T, len(CLASSES)))).astype(np.float32)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.02, 0.1])
@@ -64,7 +61,15 @@ def test_detections_are_those_of_the_definition_in_parts_of_any_size(smoothing, 
             detector = Detector(CLASSES, 0.02, settings)
             words = [word for begin in range(0, 400, size) for word in detector.feed(scores[begin : begin + size])]
             assert [(word.step, word.label) for word in words] == [(t, k) for t, k, _ in expected]
-            np.testing.assert_allclose([word.score for word in words], [score for *_, score in expected])
+            assert [word.score for word in words] == [score for *_, score in expected]
+
+
+@pytest.mark.parametrize("case", fixed_cases(), ids=lambda case: case["name"])
+def test_fixed_scores_have_fixed_detections_also_after_a_reset(case):
+    detector, scores = detector_of(case), np.float32(case["scores"])
+    for _ in range(2):
+        assert [(word.step, word.label) for word in detector.feed(scores)] == case["detections"]
+        detector.reset()
 
 
 def test_large_scores_are_finite_and_other_classes_are_never_detected():
@@ -149,8 +154,52 @@ def test_a_recording_runs_step_by_step(model, recording, capsys):
     first = result["detections"][0]
     assert lines[0] == f"{first['seconds']:9.2f} s  {first['word']}  {first['score']:.2f}"
     assert f"r.wav: {len(expected)} words in 3.0 s (native backend)" in lines[len(expected)]
-    portable = run_stream(model, recording, PostProcessing(0.1, 0.3, 0.1), backend="portable")
+    portable = run_stream(model, recording, {"smoothing": 0.1, "threshold": 0.3, "refractory": 0.1}, backend="portable")
     assert portable["detections"] == [pytest.approx(word, abs=1e-4) for word in result["detections"]]
+
+
+DETECTOR = {"smoothing": 0.1, "threshold": 0.3, "refractory": 0.1}
+
+
+def with_detector(model, path, detector):
+    """Write a copy of an exported model with these settings of the detection."""
+    proto = onnx.load(model)
+    (entry,) = (entry for entry in proto.metadata_props if entry.key == "edgernn")
+    entry.value = json.dumps(json.loads(entry.value) | {"detector": detector})
+    onnx.save(proto, path)
+    return path
+
+
+def test_the_settings_of_the_file_hold_unless_others_replace_them(model, recording, tmp_path):
+    path = with_detector(model, tmp_path / "m.onnx", DETECTOR)
+    expected = run_stream(model, recording, DETECTOR)["detections"]
+    assert run_stream(path, recording)["detections"] == expected != run_stream(model, recording)["detections"]
+    replaced = run_stream(path, recording, {"threshold": None, "refractory": 60.0})["detections"]
+    assert replaced == expected[:1]
+
+
+@pytest.mark.parametrize(
+    "detector",
+    [
+        DETECTOR | {"threshold": 0},
+        DETECTOR | {"smoothing": 61},
+        DETECTOR | {"refractory": "0.1"},
+        DETECTOR | {"threshold": True},
+        {"threshold": 0.5},
+        [0.1, 0.3, 0.1],
+    ],
+)
+def test_wrong_settings_in_a_file_are_refused(detector, model, recording, tmp_path):
+    path = with_detector(model, tmp_path / "m.onnx", detector)
+    with pytest.raises(EdgernnError, match="value detector in its edgernn metadata: expected null or a table of smoo"):
+        run_stream(path, recording)
+
+
+def test_a_training_on_streams_stores_its_settings():
+    task = Keywords(stream=3.0, threshold=0.7, refractory=2.0)
+    assert task.detector == {"smoothing": 0.3, "threshold": 0.7, "refractory": 2.0}
+    # clips are not detected
+    assert Keywords(threshold=0.7).detector is None
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -248,6 +297,11 @@ def test_sound_that_cannot_be_converted(tmp_path, monkeypatch):
     path = write_samples(tmp_path / "r.wav", "float32", RATE, np.full((9, 1), np.nan))
     with pytest.warns(EdgernnWarning), pytest.raises(EdgernnError, match=r"r\.wav: expected finite samples, got NaN"):
         read_wav(path, RATE)
+    # whole numbers of 16 bits that are stored as floats; a decoder's overshoot is cut
+    path = write_samples(tmp_path / "r.wav", "float32", RATE, 12000 * sine(RATE)[:, None])
+    with pytest.raises(EdgernnError, match=r"expected samples from -1 to 1, got up to .*e\+0[34]; divide"):
+        read_wav(path, RATE)
+    assert read_wav(write_samples(path, "float32", RATE, np.full((9, 1), 1.5)), RATE).tolist() == [2**15 - 1] * 9
     for begin, content, message in (
         (24, struct.pack("<I", 2**31), "expected 1,000 to 384,000 samples per second, got 2,147,483,648; convert"),
         (22, b"\0\0", "expected one channel, got 0; convert it"),
@@ -358,7 +412,7 @@ def test_inputs_much_longer_than_a_clip_name_the_option_for_recordings(model, tm
     monkeypatch.chdir(tmp_path)
     write_wav(tmp_path / "r.wav", tone("left"))
     assert main(["run", str(model), "--input", "r.wav"]) == 2
-    assert "; convert it, or detect words in a recording with --stream FILE.wav" in capsys.readouterr().err
+    assert f"r.wav: expected --stream FILE.wav, as {model} detects words in a recording" in capsys.readouterr().err
     shutil.copy(model, "words.onnx")
     # a warning that is not expected is an error
     for steps, warning in ((500, ""), (501, "x.npz: 10 s of sound as one sequence; use --stream")):
@@ -369,7 +423,7 @@ def test_inputs_much_longer_than_a_clip_name_the_option_for_recordings(model, tm
 
 def test_a_long_recording_is_read_in_blocks(model, tmp_path, monkeypatch):
     recording = write_wav(tmp_path / "r.wav", np.tile([*tone("left", 1), *tone("go", 2), *tone("right", 3)], 30))
-    settings = PostProcessing(0.1, 0.3, 0.1)
+    settings = {"smoothing": 0.1, "threshold": 0.3, "refractory": 0.1}
     expected = run_stream(model, recording, settings)
     assert len(expected["detections"]) > 30
     monkeypatch.setattr("edgernn.runtime.run_stream.BLOCK", 101)
@@ -386,12 +440,12 @@ def test_a_long_recording_is_read_in_blocks(model, tmp_path, monkeypatch):
 
 def test_a_missing_and_a_short_recording(model, tmp_path):
     with pytest.raises(EdgernnError, match=r"none\.wav: no such file"):
-        run_stream(model, tmp_path / "none.wav", PostProcessing())
+        run_stream(model, tmp_path / "none.wav")
     with pytest.raises(EdgernnError, match="expected a wav file, got a folder; give a regular file"):
-        run_stream(model, tmp_path, PostProcessing())
+        run_stream(model, tmp_path)
     path = write_wav(tmp_path / "r.wav", np.ones(100))
     with pytest.raises(UsageError, match=r"expected at least 320 samples, one step of the model, got 100; record more"):
-        run_stream(model, path, PostProcessing())
+        run_stream(model, path)
 
 
 def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
@@ -406,7 +460,7 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
         (wrong, "expected y with a score for each of its 4 classes, got 3 numbers; export the model from its run"),
     ):
         with pytest.raises(EdgernnError, match=message):
-            run_stream(path, recording, PostProcessing())
+            run_stream(path, recording)
 
 
 @pytest.mark.parametrize(

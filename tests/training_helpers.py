@@ -15,6 +15,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 from edgernn.progress import Silent
+from edgernn.training.papers.recipe import load_recipe
 
 # a run takes one second
 SMALL = {"T": 10, "hidden_size": 8, "batch_size": 10}
@@ -100,6 +101,11 @@ def wait_until(condition, seconds=120):
         assert time.monotonic() < deadline, f"waited for {seconds} s"
         time.sleep(0.02)
     return value
+
+
+def of_each_kind(names, kind=lambda recipe: (recipe.task, recipe.cell, recipe.rule, *sorted(recipe.settings))):
+    """Choose one of the recipes of each kind: by default, of those that differ in the values of settings alone."""
+    return list({kind(load_recipe(name)): name for name in reversed(names)}.values())
 
 
 def data_folder():

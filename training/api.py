@@ -4,7 +4,6 @@
 import json
 import math
 import shlex
-import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from edgernn.cell_files import differs, label, load_network, source_of, why_portable
 from edgernn.config import NetworkConfig
@@ -36,6 +36,7 @@ from edgernn.steering import Steering
 from edgernn.store import kept_cell, load_any, save_weights
 from edgernn.training.config import Settings
 from edgernn.training.evaluate import evaluate, scorer
+from edgernn.training.frozen import freeze
 from edgernn.training.loop import fit, steered_percent
 from edgernn.training.optim import copy_weights, initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
@@ -52,9 +53,10 @@ from edgernn.training.run_directory import (
     Position,
     RunDirectory,
 )
-from edgernn.training.series import save_series
-from edgernn.training.tasks.base import Score
+from edgernn.training.statistics import spread
+from edgernn.training.tasks.base import Objective, Score, standardised
 from edgernn.training.tasks.confusion import calibrate
+from edgernn.training.tasks.output_layer import output_layer, scale_layer
 from edgernn.training.tasks.own import OwnData
 from edgernn.training.tasks.sources import Split
 
@@ -62,6 +64,8 @@ from edgernn.training.tasks.sources import Split
 _EXAMPLES = 16
 # a warning of overfitting needs this many evaluations, and this ratio of the last loss to the lowest one
 _FEW_EVALUATIONS, _OVERFIT = 10, 1.2
+# target numbers with a mean above this, or a deviation above it or below its inverse, are hardly learned as they are
+_FAR = 10
 
 
 @dataclass(frozen=True)
@@ -319,7 +323,7 @@ def cross_validate(
     settings: Mapping[str, object] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train a model for each of k folds of the training groups, on which it is validated (`Folds`).
+    """Train a model for each of k folds of the data, which it does not see (`Folds`).
 
     Args:
         folds: Number of folds k.
@@ -333,8 +337,10 @@ def cross_validate(
         **options: Further arguments of `train`.
 
     Returns:
-        Dict with "folds", "metric", "runs" (their directories), and "validation" and "test", dicts with the mean, the
-        standard deviation "sd" and the values of the metric. The test part is the same in all runs.
+        Dict with "folds", "metric", "runs" (their directories), and "validation" and "test", which have the values of
+        the metric, their mean, standard deviation "sd" and 95 % confidence "interval" (`spread`), which is approximate,
+        as the training parts overlap. Each group is in the test part of one run. If the data have a test part of their
+        own, it is that of all runs, and each group is in the validation part of one run.
 
     Raises:
         UsageError: The task has no folds, or an argument of `train` is invalid.
@@ -360,13 +366,9 @@ def cross_validate(
         "folds": folds,
         "metric": metric,
         "runs": [run["run"] for run in runs],
-        "validation": _spread([run["best_validation"] for run in runs]),
-        "test": _spread([run[metric] for run in runs]),
+        "validation": spread([run["best_validation"] for run in runs]),
+        "test": spread([run[metric] for run in runs]),
     }
-
-
-def _spread(values: list[float]) -> dict[str, Any]:
-    return {"mean": statistics.fmean(values), "sd": statistics.stdev(values), "values": values}
 
 
 def _unused(path: Path) -> Path:
@@ -436,7 +438,7 @@ def _warn_of_export(plan: Plan) -> None:
 def _why_not_exported(plan: Plan) -> str | None:
     """Return why an export of the plan's network will fail, or None; found before the training, which takes long."""
     # loads onnx and torch's exporter, which no other training needs
-    from edgernn.export.trace import why_not_exported
+    from edgernn.export.layer_functions import why_not_exported
 
     with torch.random.fork_rng(devices=[]):
         network = plan.network().cpu().eval()
@@ -482,21 +484,55 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
         # batch statistics are summed over processes, which only the torch loop does
         backend = "torch"
     initialise(model, plan.config)
-    if note := group.first(lambda: _copy_start(plan, model, run)):
+    scaled, objective = _scaled_layer(plan, model), plan.task.objective
+    freeze(model, plan.config.start.frozen)
+    if note := group.first(lambda: _copy_start(plan, model, run, scaled)):
         progress.note(note)
     optimizer = make_optimizer(model, plan.config)
+    if scaled is not None and isinstance(objective, Objective):
+        plan.task.objective = standardised(objective, scaled.mean, scaled.std)
     position = fit(plan, model, optimizer, run, progress, group)
     progress.close()
+    if scaled is not None:
+        scale_layer(scaled.layer, scaled.std, scaled.mean)
+        plan.task.objective = objective
     return group.first(lambda: _finish(plan, model, backend, run, position))
 
 
-def _copy_start(plan: Plan, model: RecurrentModel, run: RunDirectory) -> str | None:
+class _Scaled(NamedTuple):
+    """A layer with outputs that are standardised target numbers in training, and in the units of the data after it."""
+
+    layer: nn.Linear
+    mean: Tensor
+    std: Tensor
+
+
+def _scaled_layer(plan: Plan, model: RecurrentModel) -> _Scaled | None:
+    """Return the output layer whose targets are standardised, or None if they are taken as they are."""
+    if plan.task.target_scale is None:
+        return None
+    mean, std = plan.task.target_scale
+    layer = output_layer(model, next(plan.task.validation.chunks()).to(plan.device))
+    if layer is not None and layer.bias is not None:
+        return _Scaled(layer, mean, std)
+    if float(mean.abs().max()) > _FAR or not 1 / _FAR < float(std.min()) <= float(std.max()) < _FAR:
+        text = (
+            f"targets: means up to {float(mean.abs().max()):.3g} and deviations up to {float(std.max()):.3g} are hard "
+            "to learn for a network whose outputs are not those of an nn.Linear with a bias; scale the targets to "
+            "about 1, or end the network with such a layer"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
+    return None
+
+
+def _copy_start(plan: Plan, model: RecurrentModel, run: RunDirectory, scaled: _Scaled | None) -> str | None:
     """Copy the weights of the trained model that the setting start_run names to the untrained model of a new run.
 
     Args:
         plan: Plan of the training.
         model: Its model, changed in place.
         run: Directory of this training.
+        scaled: The output layer of the model if its targets are standardised, or None.
 
     Returns:
         A sentence that says how many weights were copied; None without start_run, and for a resumed run, which has
@@ -504,7 +540,11 @@ def _copy_start(plan: Plan, model: RecurrentModel, run: RunDirectory) -> str | N
     """
     if plan.config.start.run is None or (run.path / STATE).exists():
         return None
-    return copy_weights(model, Path(plan.config.start.run))
+    before = None if scaled is None else scaled.layer.weight.clone()
+    note = copy_weights(model, Path(plan.config.start.run))
+    if scaled is not None and before is not None and not torch.equal(before, scaled.layer.weight):
+        scale_layer(scaled.layer, 1 / scaled.std, -scaled.mean / scaled.std)
+    return note
 
 
 def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, position: Position) -> dict[str, Any]:
@@ -526,6 +566,8 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
     result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend} | calibration
     result |= _steered(plan, model, position)
     task = plan.task
+    if task.detector is not None:
+        result["detector"] = dict(task.detector)
     if isinstance(task, OwnData):
         _warn_of_overfitting(lines, task.objective, plan.config.keep)
     with delaying():
@@ -540,7 +582,7 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
                 update_pattern(run.path / PATTERN, model, steps.to(plan.device))
     task.pictures(model, run.path, plan.device)
     with torch.no_grad():
-        save_series(run.path, task.series(model, plan.device))
+        run.save_series(task.series(model, plan.device))
     write_json(run.path / RESULT, result)
     return result
 
@@ -579,6 +621,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "best_validation": position.best,
         "stopped": position.stopped,
         "steps": position.step,
+        "epochs_done": round(position.step / plan.steps_per_epoch, 3),
         "training_loss": training_loss,
         "seconds": round(position.seconds, 3),
         "seconds_per_epoch": round(position.seconds / (position.step / plan.steps_per_epoch), 6),

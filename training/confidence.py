@@ -2,18 +2,19 @@
 """Confidence interval of a trained model's metric on the test sequences of its task."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from edgernn.model import SequenceModel
-from edgernn.training.tables.statistics import CONFIDENCE
+from edgernn.training.statistics import CONFIDENCE
 from edgernn.training.tasks.base import Means, Objective, Task
 from edgernn.training.tasks.sources import Batch, Split
 
-# outputs of a model for some test sequences, in batches
-Group = list[tuple[Tensor, Batch]]
+# outputs of a model for some test sequences, their batch, and the means of the metrics in it
+Group = tuple[Tensor, Batch, Mapping[str, Tensor | float]]
 # number of groups of sequences that are left out in turn
 GROUPS = 50
 # least number of groups for an interval
@@ -73,7 +74,8 @@ def metric_interval(model: SequenceModel, task: Task, split: Split | None = None
     split = task.test if split is None else split
     if not len(split):
         return None
-    groups = _groups(model, split)
+    assert isinstance(task.objective, Objective)
+    groups = [(y, batch, task.objective.metrics(y, batch.target)) for y, batch in _groups(model, split)]
     everything, left = _metric(task, split, groups)
     by_record = left is not None or split.origins is not None
     if left is None:
@@ -90,14 +92,14 @@ def metric_interval(model: SequenceModel, task: Task, split: Split | None = None
     return Interval(everything - half, everything + half, f"jackknife over {count} {parts}", by_record)
 
 
-def _groups(model: SequenceModel, split: Split) -> list[Group]:
+def _groups(model: SequenceModel, split: Split) -> list[tuple[Tensor, Batch]]:
     """Run the model on the test sequences, and divide them into groups for a jackknife (see `metric_interval`)."""
     model.eval()
     count = min(GROUPS, len(split))
     size = math.ceil(len(split) / count)
     with torch.no_grad():
         if next(split.chunks(1)).per_step:
-            return [[(model.outputs(batch.x, batch.lengths), batch)] for batch in split.chunks(size)]
+            return [(model.outputs(batch.x, batch.lengths), batch) for batch in split.chunks(size)]
         outputs = [(model.outputs(batch.x, batch.lengths), batch.target) for batch in split.chunks()]
     y, target = torch.cat([y for y, _ in outputs], -2), torch.cat([target for _, target in outputs])
     if split.origins is None:
@@ -106,16 +108,16 @@ def _groups(model: SequenceModel, split: Split) -> list[Group]:
         origins = sorted(set(split.origins.tolist()))
         parts = tuple((split.origins == origin).nonzero()[:, 0] for origin in origins)
     # the inputs are not needed any more
-    return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in parts]
+    return [(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows])) for rows in parts]
 
 
-def _metric(task: Task, split: Split, groups: list[Group]) -> tuple[float, list[float] | None]:
+def _metric(task: Task, split: Split, groups: Sequence[Group]) -> tuple[float, list[float] | None]:
     """Compute the main metric over all sequences of the groups."""
     assert isinstance(task.objective, Objective)
     metric = task.objective.metric
     means, tally = Means(), task.tally(split)
-    for y, batch in (part for group in groups for part in group):
-        means.add(batch.counted, task.objective.metrics(y, batch.target))
+    for y, batch, figures in groups:
+        means.add(batch.counted, figures)
         if tally is not None:
             tally.add(y, batch)
     if tally is None:

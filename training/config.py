@@ -101,6 +101,15 @@ class StartConfig:
         ),
         Word("start_run"),
     ] = None
+    frozen: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Number of first layers whose weights stay those of start_run, with all weights in front of "
+            "them.",
+        ),
+        Word("start_frozen"),
+    ] = 0
 
 
 @configuration
@@ -207,6 +216,7 @@ class Settings(TypedDict, total=False):
     start_scale: float
     start_biases: bool
     start_run: str | None
+    start_frozen: int
     stop_solved: bool
     skip_target: float | None
     patience: int | None
@@ -230,6 +240,7 @@ class Settings(TypedDict, total=False):
     sample_rate: int
     window_size: int
     hop: int
+    stack: int
     bands: int
     low_frequency: float
     high_frequency: float | None
@@ -283,6 +294,8 @@ class Settings(TypedDict, total=False):
     room: float
     talk: float
     threshold: float
+    smoothing: float
+    refractory: float
 
 
 DEFAULT_EPOCHS = 20
@@ -305,7 +318,7 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         ignored.
 
     Raises:
-        UsageError: The user sets two settings that exclude each other.
+        UsageError: The user sets two settings that exclude each other, or `start_frozen` without `start_run`.
     """
     steps, epochs = settings.get(_STEPS), settings.get(_EPOCHS)
     if steps is not None and epochs is not None:
@@ -327,4 +340,7 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         values |= {_LAMBDA: 0.0, _SKIP_TARGET: None, _KEEP: settings.get(_KEEP, "best")}
     elif settings.get(_LAMBDA) is not None:
         values[_SKIP] = None
-    return build(TrainConfig, values)
+    config = build(TrainConfig, values)
+    if config.start.frozen and config.start.run is None:
+        raise UsageError("start_frozen: expected start_run, whose layers are kept, got none; set it, or leave both out")
+    return config

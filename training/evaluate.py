@@ -103,14 +103,10 @@ def with_settings(
 
 
 def scorer(run: Path) -> Callable[[RecurrentModel], tuple[float, bool]]:
-    """Build a function that scores any model on the test data of a training run.
+    """Build a function that takes a model and returns the main metric of a training run on the test data.
 
-    Args:
-        run: The run directory.
-
-    Returns:
-        A function that takes a model and returns the value of the run's main metric, and True if a higher value is
-        better. Each call reads the data again, and raises EdgernnError if they are missing.
+    It also returns True if a higher value is better. Each call reads the data again, and raises EdgernnError if they
+    are missing.
     """
 
     def score(model: RecurrentModel) -> tuple[float, bool]:

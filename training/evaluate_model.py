@@ -212,7 +212,7 @@ def _command(path: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def _invalid(path: Path, text: str) -> EdgernnError:
-    return EdgernnError(f"{path}: command: expected {text}; add the model again with: edgernn models add")
+    return EdgernnError(f"{path}: command: expected {text}; get the file again")
 
 
 def _check_sizes(model: Path, config: AnyConfig, task: Task, remedy: str) -> None:

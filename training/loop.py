@@ -154,7 +154,7 @@ def fit(
     per_epoch = plan.steps_per_epoch
     total = config.steps or per_epoch * (config.epochs or 1)
     eval_every = config.eval_every or per_epoch
-    position, carry = run.load(model, optimizer, plan.device, group.send)
+    position, carry = run.load(model, optimizer, plan.device, group.send, task)
     carry = group.share(carry)
     if group.leads:
         run.cut_metrics(position.step)
@@ -178,6 +178,7 @@ def fit(
             schedule(optimizer, config, epoch, scale)
             model.prune(step, total)
             model.rounding.ramp(step, total)
+            task.before_step(model, step, total, plan.device)
             batch = group.part(task.train.batch(step, config.batch_size), plan.seed, step).to(plan.device)
             if not task.train.continues(step, config.batch_size):
                 carry = None
@@ -214,7 +215,7 @@ def fit(
             if position.stopped or stop or position.step % config.checkpoint_every == 0:
                 carried = group.whole(carry)
                 if group.leads:
-                    run.save(model, optimizer, position, carried)
+                    run.save(model, optimizer, position, carried, task)
             if stop and position.stopped is None:
                 # the signal may have reached another process of the group
                 number = signalled() or Interrupted.number
@@ -263,22 +264,26 @@ def _validate(
     # before pruning ends, the weights do not have the run's final sparsity
     if not model.pruned(position.step, total):
         return
-    missed, target = 0.0, config.stop.skip_target
+    # a sum of a share, as of hits, and of percentage points of skipped updates: 0 if both are reached
+    missed, target = objective.missed(metrics), config.stop.skip_target
     if steering is not None:
         if not steering.warm(position.step):
             return
-        missed = steering.missed(steered_percent(plan, metrics))
+        missed += steering.missed(steered_percent(plan, metrics))
     elif plan.can_skip and target is not None:
-        missed = float(metrics["skip_percent"] < target)
+        missed += float(metrics["skip_percent"] < target)
     # evaluations with the wanted share compete; before the first one, the closest is the best
     closer, as_close = missed < position.missed, missed == position.missed
     tie = None if objective.tie is None else metrics[objective.tie]
+    still_falls = tie is not None and (position.lowest is None or tie < position.lowest)
+    if still_falls:
+        position.lowest = tie
     if position.best is None or closer or (as_close and _is_better(objective, value, tie, position)):
         position.best, position.tie, position.missed, position.stale = value, tie, missed, 0
         if config.keep == "best" and group.leads:
             run.save_best(model)
     elif model.rounding.is_full(position.step, total):
-        position.stale += 1
+        position.stale = 0 if still_falls else position.stale + 1
     if config.stop.solved and missed == 0 and task.is_solved(value):
         position.stopped = "solved"
     elif config.stop.patience is not None and position.stale >= config.stop.patience:

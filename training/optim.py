@@ -157,7 +157,7 @@ def _keeps_start(module: nn.Module) -> bool:
 def copy_weights(model: nn.Module, source: Path) -> str:
     """Copy to a model, in place, the parameters of a trained model that have the same names and shapes.
 
-    Buffers, such as the statistics that standardise the input, keep the values of the model's own data.
+    The statistics that standardise the input keep the values of the model's own data, unless layers are frozen.
 
     Args:
         model: The model that is going to be trained.
@@ -169,34 +169,54 @@ def copy_weights(model: nn.Module, source: Path) -> str:
         ends of the two models differ.
 
     Raises:
-        UsageError: No such model exists, the run is not finished, or no parameter fits.
+        UsageError: No such model exists, the run is not finished, no parameter fits, or a frozen one does not.
         EdgernnError: The run's weights or config.json cannot be read, or `read_exported` refuses the ONNX file, such as
             one with a user-defined cell.
     """
-    tensors, frontend = _read_start(source)
-    parameters = dict(model.named_parameters())
+    tensors, config = read_start(source)
+    parameters: dict[str, torch.Tensor] = dict(model.named_parameters())
+    if isinstance(model, SequenceModel) and not all(p.requires_grad for p in parameters.values()):
+        parameters |= {"input_mean": model.input_mean, "input_std": model.input_std}
     fitting = [name for name, p in parameters.items() if name in tensors and tensors[name].shape == p.shape]
     if not fitting:
         raise UsageError(
             f"start_run: expected weights of the shapes of this model, got none in {source}; use the cell, hidden_size "
             "and layers of that model"
         )
+    if frozen := [name for name, p in parameters.items() if not p.requires_grad and name not in fitting]:
+        raise UsageError(
+            f"start_frozen: expected all weights of these layers in {source}, got none of the shape of {frozen[0]}; "
+            "use the cell, hidden_size and layers of that model"
+        )
     for name in fitting:
         parameters[name].copy_(tensors[name])
     new = [name for name in parameters if name not in fitting]
     note = f"{len(fitting)} weights start from {source}" + (f"; new: {some(new)}" if new else "")
     if isinstance(model, SequenceModel) and model.frontend is not None:
-        settings = asdict(model.config.frontend)
+        settings, frontend = asdict(model.config.frontend), config.get("frontend", {})
         differing = [
-            f"{name}={as_word(value)}" for name, value in frontend.items() if settings.get(name, value) != value
+            f"{name}={as_word(value)}"
+            for name, value in frontend.items()
+            if frontend.get("name") and settings.get(name, value) != value
         ]
         if differing:
             note += f"; the front end of {source} differs: {' '.join(differing)}"
     return note
 
 
-def _read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors of a trained model by name, and the settings of its audio front end."""
+def read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read a trained model that others start from.
+
+    Args:
+        source: As for `copy_weights`.
+
+    Returns:
+        Its tensors by name, and its configuration as in config.json.
+
+    Raises:
+        UsageError: No such model exists, or the run is not finished.
+        EdgernnError: A file cannot be read.
+    """
     # imports onnxscript, which other trainings do not need
     from edgernn.export.exported_model import read_exported
 
@@ -206,14 +226,13 @@ def _read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         path = path / MODEL
     if path.is_file():
         model, _ = read_exported(path)
-        return dict(model.named_parameters()), {} if model.frontend is None else asdict(model.config.frontend)
+        return model.state_dict(), asdict(model.config)
     if not (path / WEIGHTS).is_file():
         raise UsageError(
             f"start_run: expected the directory of a finished run, got {path}, which has no {WEIGHTS}; "
             "finish that training, or name another trained model"
         )
-    frontend = read_config(path)["model"].get("frontend", {})
-    return read_tensors(path / WEIGHTS), frontend if frontend.get("name") else {}
+    return read_tensors(path / WEIGHTS), read_config(path)["model"]
 
 
 def course(config: TrainConfig, step: int, total: int) -> float:

@@ -147,16 +147,9 @@ class Group:
         return self.mean(float(flag)) > 0
 
     def first(self, make: Callable[[], T]) -> T:
-        """Call a function in process 0 alone and broadcast its result to all processes.
+        """Call a function in process 0 alone and broadcast its result, which JSON can represent, to all processes.
 
-        Args:
-            make: Function without arguments whose result JSON can represent.
-
-        Returns:
-            The result of process 0, in all processes.
-
-        Raises:
-            EdgernnError: The function raised it in process 0; all processes raise it.
+        An EdgernnError of the function is raised in all processes.
         """
         if self.size == 1:
             return make()
@@ -222,9 +215,6 @@ def leave(status: int) -> None:
     """Exit at once, without interpreter shutdown, if this process has joined a process group; else do nothing.
 
     A shutdown would destroy torch's process groups and could abort in their threads.
-
-    Args:
-        status: Exit status.
     """
     if _kept:
         for stream in (sys.stdout, sys.stderr):
@@ -234,16 +224,9 @@ def leave(status: int) -> None:
 
 
 def size_of(devices: int | None) -> int:
-    """Determine the number of processes of a data-parallel training.
+    """Return the number of processes of a training: that of torchrun, else of the option `--devices`, else 1.
 
-    Args:
-        devices: The value of the option `--devices`; None if it is not given.
-
-    Returns:
-        The number of processes that torchrun has started, else `devices`, else 1.
-
-    Raises:
-        UsageError: torchrun has started several processes, but not as many as `devices`.
+    UsageError is raised if torchrun has started several processes, but not as many as `devices`.
     """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "MASTER_ADDR" in os.environ else 1
     if devices is not None and started > 1 and devices != started:

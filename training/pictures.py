@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots of training runs. Every function writes one image file, a PNG or an SVG by its suffix."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -82,10 +83,16 @@ def caption(name: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+# metric of the validation part that is drawn beside the training loss
+_ENTROPY = "cross_entropy"
+
+
 def learning_curve(
     path: Path, runs: Mapping[str, list[dict[str, Any]]], metric: str, solved: float | None, can_skip: bool
 ) -> None:
     """Plot training loss, validation metric and percentage of skipped updates over the training steps.
+
+    The losses of a single run of classes are drawn together, so that overfitting shows.
 
     Args:
         path: The image file to write.
@@ -110,6 +117,12 @@ def learning_curve(
             steps = [line["step"] for line in lines]
             ax.plot(steps, values, linewidth=1.2, marker="." if len(steps) < 30 else "", **style)
         ax.set_ylabel(label)
+        if key == "loss" and len(runs) == 1 and _ENTROPY in lines[0]:
+            entropies = [line[_ENTROPY] for line in lines]
+            ax.plot(steps, entropies, linewidth=1.2, linestyle="--", color="tab:red", label="validation cross entropy")
+            ax.lines[0].set_label(label)
+            ax.set_ylabel("loss")
+            ax.legend(frameon=False)
         if key == metric and solved is not None:
             ax.axhline(solved, color="tab:red", linewidth=0.8, linestyle="--", label=f"solved: {solved:.3g}")
             if len(runs) == 1:
@@ -470,5 +483,7 @@ def _row_title(model: SequenceModel) -> str:
 
 def save(figure: Any, path: Path) -> None:
     """Write a matplotlib figure to an image file; its suffix sets the format."""
-    with replacing(path) as temporary:
+    # of letters that its font lacks, and of names that take all the room
+    with replacing(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph|Tight layout|constrained_layout", UserWarning)
         figure.savefig(temporary, dpi=120)

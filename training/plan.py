@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ class Plan:
             "classes": self.task.classes,
             "channels": self.task.channels,
             **({} if self.task.reading is None else {"reading": self.task.reading}),
+            **({} if self.task.detector is None else {"detector": self.task.detector}),
             **({} if self.task.class_weights is None else {"class_weights": self.task.class_weights}),
         }
         content = {
@@ -368,7 +370,8 @@ def _feature_statistics(
         for step in range(min(_STATISTICS_BATCHES, train.steps_per_epoch(batch_size))):
             batch = train.batch(step, batch_size)
             x = batch.x.float()
-            heard, _ = frontend(x, frontend.initial_state(x.shape[1], x))
+            with frontend.on_energies() if batch.energies else nullcontext():
+                heard, _ = frontend(x)
             lengths = batch.lengths
             features.append(heard.flatten(0, 1) if lengths is None else heard[present_steps(lengths, heard)])
     mean, std = standardisation(torch.cat(features)[None])

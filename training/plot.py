@@ -26,9 +26,8 @@ from edgernn.training.pictures import (
     update_patterns,
 )
 from edgernn.training.run_directory import METRICS, RESULT, RunDirectory
-from edgernn.training.states import cobweb, kept_shares
 
-KINDS = ("learning", "pattern", "tradeoff", "cobweb", "kept")
+KINDS = ("learning", "pattern", "tradeoff")
 SUFFIXES = ("png", "svg")
 
 
@@ -37,7 +36,7 @@ def plot(
 ) -> list[Path]:
     """Plot training runs, each plot as a PNG and an SVG file.
 
-    pattern, cobweb and kept run the model. For a model with a user-defined cell, they execute the run's cell.py.
+    pattern runs the model. For a model with a user-defined cell, it executes the run's cell.py.
 
     Args:
         runs: The run directories.
@@ -45,8 +44,7 @@ def plot(
         kinds: Names of plots. Default: all that the runs allow. learning: loss, metric and percentage of skipped
             updates over training steps, all runs in one plot. pattern: which neuron is updated at which step of a
             sequence. tradeoff: the metric over λ (the weight of the penalty on updates in the loss) and over the
-            percentage of skipped updates, for several finished runs. cobweb: cobweb diagram of one neuron's state, for
-            one run. kept: the fraction of its state that a neuron keeps, at each step.
+            percentage of skipped updates, for several finished runs.
         allow_code: True if the cell.py of a run may be executed. Otherwise, plots that need it are left out with an
             EdgernnWarning, or refused if `kinds` names them.
 
@@ -66,8 +64,6 @@ def plot(
         "learning": _learning,
         "pattern": partial(_patterns, allow_code=allow_code),
         "tradeoff": _tradeoff,
-        "cobweb": partial(_cobweb, allow_code=allow_code),
-        "kept": partial(_kept, allow_code=allow_code),
     }
     files, refused = [], {}
     for kind in kinds or KINDS:
@@ -204,26 +200,3 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
             "separately"
         )
     return lambda path: tradeoff(path, outcomes, next(iter(metrics)))
-
-
-def _cobweb(runs: list[Path], *, allow_code: bool) -> Callable[[Path], None]:
-    if len(runs) > 1:
-        raise NothingToDrawError(f"expected one run, got {len(runs)}; plot each run separately")
-    model, x = _load_stepwise(runs[0], allow_code)
-    return lambda path: cobweb(path, model, x[:, :1])
-
-
-def _kept(runs: list[Path], *, allow_code: bool) -> Callable[[Path], None]:
-    models = {name: _load_stepwise(run, allow_code) for name, run in zip(_names(runs), runs, strict=True)}
-    return lambda path: kept_shares(path, models)
-
-
-def _load_stepwise(run: Path, allow_code: bool) -> tuple[SequenceModel, Tensor]:
-    """Load the model of a finished run and its test sequences (T, B, I), for plots that run it step by step."""
-    model, x = load_run(run, allow_code=allow_code)
-    if model.imputer_type is not None:
-        raise NothingToDrawError(
-            f"{run}: expected a model without an imputer, got one with {model.imputer_type.name}, which cannot be run "
-            "step by step; leave out this run"
-        )
-    return model, x

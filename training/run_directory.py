@@ -5,8 +5,8 @@ config.json        everything needed to repeat the run
 cell.py            the file of a user's own cell, if the run has one; its SHA-256 is in config.json
 network.py         the file of a user's own network, if the run has one; its SHA-256 is in config.json
 state.safetensors  the checkpoint, a single file so that it always belongs to one step: weights, optimiser state,
-                   torch's random generator, the recurrent state from which the next batch continues, and in the
-                   metadata the progress of the run (`Position`)
+                   torch's random generator, the recurrent state from which the next batch continues, the state of the
+                   task, and in the metadata the progress of the run (`Position`)
 state.json         the progress alone, for people to read
 best.safetensors   the weights of the best evaluation, with keep=best
 model.safetensors  the weights at the last checkpoint; in a finished run, the final weights (with keep=best: those of
@@ -32,7 +32,7 @@ latency.json       latency of the exported model, measured afterwards (`edgernn.
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,7 +64,16 @@ from edgernn.model import RecurrentModel
 from edgernn.steering import SteeringState
 from edgernn.store import WEIGHTS, load_weights, read_config, resume_command, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference, with_defaults
-from edgernn.training.tasks.base import CONFUSION, CONFUSION_TABLE, DETECTIONS, ROOM, ROOM_WORDS, SAMPLES
+from edgernn.training.tasks.base import (
+    CONFUSION,
+    CONFUSION_TABLE,
+    DETECTIONS,
+    ROOM,
+    ROOM_WORDS,
+    SAMPLES,
+    SCORES,
+    Task,
+)
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 BEST = "best.safetensors"
@@ -72,9 +81,10 @@ BEST = "best.safetensors"
 DATA = ("data.npz", "data.parquet")
 TENSORBOARD = "tensorboard"
 LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
-_PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS, CONFUSION, CONFUSION_TABLE)
+_PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, SCORES, ROOM, ROOM_WORDS, CONFUSION, CONFUSION_TABLE)
 _FILES = (CONFIG, *DATA, SPLIT, *COPIES, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
+_TASK = "task."
 
 
 @with_config(ConfigDict(allow_inf_nan=False))
@@ -95,11 +105,12 @@ class Position:
             settings skip and skip_target, an evaluation with a smaller `missed` is better; the metric decides between
             equal ones.
         tie: Value of the metric `Score.tie` at the best evaluation, which decides between equal ones, or None.
-        stale: Number of evaluations since the best one.
+        lowest: Lowest value of the metric `Score.tie` in an evaluation that counts, or None.
+        stale: Number of evaluations since the best one, or since the last one with a new `lowest`.
         missed: With the setting skip: how far the percentage of skipped neuron updates was from the wanted percentage
             at the best evaluation. It is in percentage points beyond a tolerance of 2; 0 means that the percentage was
             within the tolerance. With the setting skip_target: 1 if the best evaluation skipped less, else 0. Without
-            both settings: 0.
+            both settings: 0. By how much the metrics miss `Score.least`, as a share, is added.
         seconds: Seconds of training.
         steering: With the setting skip: state of the controller of λ, the weight of the penalty on updates in the loss.
             None without that setting and before the first step.
@@ -111,6 +122,7 @@ class Position:
     loss_count: Annotated[int, Field(ge=0)] = 0
     best: float | None = None
     tie: float | None = None
+    lowest: float | None = None
     stale: int = 0
     missed: float = 0.0
     seconds: float = 0.0
@@ -220,7 +232,12 @@ class RunDirectory:
     # the checkpoint
 
     def save(
-        self, model: RecurrentModel, optimizer: torch.optim.Optimizer, position: Position, carry: State | None = None
+        self,
+        model: RecurrentModel,
+        optimizer: torch.optim.Optimizer,
+        position: Position,
+        carry: State | None = None,
+        task: Task | None = None,
     ) -> None:
         """Write the checkpoint, with torch's random state, and model.safetensors.
 
@@ -229,11 +246,13 @@ class RunDirectory:
             optimizer: Its optimiser.
             position: Progress of the run.
             carry: Last recurrent state of the batch's sequences, if the next batch may continue them; else None.
+            task: The task, if its `state_dict` belongs to the checkpoint.
         """
         tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
         for i, slots in optimizer.state_dict()["state"].items():
             tensors |= {f"{_OPTIMIZER}{i}.{name}": torch.as_tensor(value) for name, value in slots.items()}
         tensors |= {f"{_CARRY}{i}": tensor for i, tensor in enumerate(carry or ())}
+        tensors |= {} if task is None else {_TASK + name: tensor for name, tensor in task.state_dict().items()}
         tensors[_RNG] = torch.get_rng_state()
         if _is_on_gpu(model):
             tensors[_GPU_RNG] = torch.cuda.get_rng_state()
@@ -248,6 +267,7 @@ class RunDirectory:
         optimizer: torch.optim.Optimizer,
         device: str,
         send: Callable[[bytes | None], bytes | None] = lambda content: content,
+        task: Task | None = None,
     ) -> tuple[Position, State | None]:
         """Restore model, optimiser and torch's random generators from the checkpoint, if there is one.
 
@@ -257,6 +277,7 @@ class RunDirectory:
             device: Device to which the recurrent state of the last batch is copied.
             send: Function that broadcasts the file's content from process 0 to all processes that train together, and
                 returns it. Default: for a single process.
+            task: The task whose `state_dict` is restored.
 
         Returns:
             The progress of the run, at step 0 without a checkpoint; and the last recurrent state of the sequences of a
@@ -288,6 +309,8 @@ class RunDirectory:
         # a run resumed on another device has no state of that generator
         if _GPU_RNG in tensors and _is_on_gpu(model):
             torch.cuda.set_rng_state(tensors[_GPU_RNG])
+        if task is not None:
+            task.load_state_dict({n.removeprefix(_TASK): t for n, t in tensors.items() if n.startswith(_TASK)})
         count = sum(name.startswith(_CARRY) for name in tensors)
         return position, tuple(tensors[f"{_CARRY}{i}"].to(device) for i in range(count)) or None
 
@@ -296,6 +319,11 @@ class RunDirectory:
 
     def load_best(self, model: RecurrentModel) -> None:
         load_weights(model, self.path, BEST)
+
+    def save_series(self, series: Mapping[str, Sequence[float]]) -> None:
+        """Write series.json, if a task has measured series of numbers (`Task.series`), a dict from name to values."""
+        if series:
+            write_json(self.path / SERIES, {name: list(values) for name, values in series.items()})
 
     # metrics.jsonl
 

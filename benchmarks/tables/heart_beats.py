@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.tables.measured import filled, read_report, with_margin
-from edgernn.training.tables.statistics import mean_difference
+from edgernn.training.statistics import mean_difference
 
 # sensitivity and precision of de Chazal et al., in %
 DE_CHAZAL = {"V": (77.7, 81.9), "S": (75.9, 38.5)}
@@ -31,6 +31,7 @@ def _variants(report: dict[str, Any]) -> str:
         f"not counted | not counted | {calibrated['executed'] * calibrated['macs']:,.0f} |",
     ]
     lines += [f"| `{row['options']}` | {_scores(row)} | {row['macs_executed']:,.0f} |" for row in report["variants"]]
+    lines += [f"| *{name}* | {_scores(metrics)} | |" for name, metrics in report["baselines"].items()]
     return "\n".join(lines)
 
 

@@ -161,7 +161,7 @@ def longrun() -> str:
 
 
 def steptimes() -> str:
-    """Return a table of the time per step under each update rule, measured by `python -m tests.step_times`."""
+    """Return a table of the time per step under each update rule, measured by `python -m benchmarks.step_times`."""
     report = read_report("step-times")
     lines = ["| rule | mean, µs | p50 | p99 | p99.99 | worst |", "|---|---:|---:|---:|---:|---:|"]
     for rule, times in report["rules"].items():

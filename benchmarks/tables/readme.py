@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.tables.measured import ADDING_MODEL, BASELINES, filled, read_report
 from edgernn.errors import EdgernnError
 from edgernn.names import parts
+from edgernn.training.tables.table_text import shown_baselines
 from edgernn.training.tasks.adding import Adding
 
 # from rows of docs/results/sarnn-4.json to their titles in the README
@@ -46,12 +47,16 @@ def adding() -> str:
             f"| {title} | {columns['mse']:.1e} | {columns['mse'] / _BOUND:.2f} | {updated:.0f} % | "
             f"{columns['flops'] / 1e6:.2f} M |"
         )
+    for entry in shown_baselines(report):
+        mse = entry["columns"]["mse"]["mean"]
+        lines.append(f"| *{entry['name']}* | {mse:.1e} | {mse / _BOUND:.2f} | | |")
     model, suite = json.loads(ADDING_MODEL.read_text(encoding="utf-8")), read_report("performance")
     times, machine = model["timings"], model["machine"]
     (dense,) = (case["contenders"]["edgernn"] for case in suite["cases"] if case["name"] == BASELINES[0])
     text = (
         f"Adding task with T = 100, 128 neurons, one seed: `{report['command']}`. An MSE up to the bound, 1/"
-        f"{1 / _BOUND:.0f}, counts as solved; with another seed, the last row may miss it. FLOPs: the SA-RNN "
+        f"{1 / _BOUND:.0f}, counts as solved; with another seed, the model of λ = 1e-4 may miss it. In italics: "
+        "baselines without a network; the second one adds the marked numbers by definition. FLOPs: the SA-RNN "
         "paper's [convention](docs/background/cost.md). `gru-before` is its GRU, with the reset gate before the "
         "product."
     )
@@ -83,6 +88,10 @@ def activity() -> str:
         cells += [f"{row['skip_percent']['mean']:.0f} %", f"{row['work']['mean']:,.0f}"]
         cells += [f"{row['latency']['mean']:.2f}", f"{row['bytes']['mean'] / 1000:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
+    for entry in shown_baselines(report):
+        accuracy = entry["columns"]["accuracy"]
+        low, high = accuracy["interval"]
+        lines.append(f"| *{entry['name']}* | | {accuracy['mean']:.1f} % ({low:.1f} to {high:.1f}) | | | | |")
     text = (
         f"Means over {len(report['seeds'])} seeds on the test split, with weights in float32. Times: "
         f"{report['latency_call']}, on one thread of {report['latency_machine']}. Differences within 3 points are not "

@@ -135,7 +135,8 @@ def _variants() -> str:
 
     for run in report["runs"]:
         words = " ".join(f"{name}={value}" for name, value in run["settings"].items())
-        add(f"`{words}`" + ("" if "theta_x" in run["settings"] else ", without `--rule delta`"), run)
+        rule = "" if "theta_x" in run["settings"] else ", without `--rule delta`"
+        add(f"`{words}`" + (", with `--rule periodic`" if "period" in run["settings"] else rule), run)
     for metrics in report["untrained"]:
         add(f"`theta_x={metrics['theta_x']} theta_h={metrics['theta_h']}`, not trained further", metrics)
     return table([*head, "hits, false alarms an hour", "work of the dense model"], rows)

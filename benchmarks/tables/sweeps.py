@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the pages that compare models, from the results of sweeps."""
 
+import re
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.tables.measured import RESULTS, ROOT, compared, filled, read_report
-from edgernn.names import parts
+from edgernn.errors import EdgernnError
+from edgernn.names import parts, resolve
 from edgernn.rules import RULES
-from edgernn.settings import options_of
+from edgernn.settings import as_word, options_of
 from edgernn.training.sweep.run import draw_front
 from edgernn.training.sweep.table import choice_text, naming_settings
 from edgernn.training.tables.table_latency import EARLIER_CALL
@@ -43,6 +45,51 @@ def signals() -> dict[str, dict[str, str]]:
     }
     texts["activity"]["longer"] = signal("longer-activity", every=True)
     return texts
+
+
+def check_signal_pages() -> None:
+    """Check the advice on all pages about signals; raise EdgernnError as `check_advice` does."""
+    for path in measured_sweeps("signals", "sweep"):
+        page = ROOT / "docs" / "background" / "signals" / f"{path.stem}.md"
+        check_advice(page.read_text(encoding="utf-8"), read_report(f"sweep-{path.stem}"))
+
+
+def check_advice(page: str, report: dict[str, Any]) -> None:
+    """Refuse a page about a signal that recommends a model which the validation split did not choose.
+
+    The advice is the section "What to choose" up to its next heading. The cells and rules in the bold text of its
+    bullets, and the model that its command trains, must be those of models on a front of the validation split.
+
+    Args:
+        page: Text of the page.
+        report: Report of the sweep.
+
+    Raises:
+        EdgernnError: The page has no advice, or names another model.
+    """
+    advice = page.partition("\n## What to choose\n")[2].partition("\n#")[0]
+    bold = " ".join(re.findall(r"^- \*\*(.*?)\*\*", advice, re.DOTALL | re.MULTILINE))
+    named = set(re.findall(r"`([a-z0-9-]+)`", bold))
+    commands = re.findall(r"^    edgernn train ((?:.*\\\n)*.*)", advice, re.MULTILINE)
+    if not named:
+        raise EdgernnError(f"{report['task']}: expected advice that names models on the page, got none; write it")
+    chosen = [row for row in report["rows"] if row["front"]]
+    unknown = named - {name for row in chosen for name in (row["cell"], row["rule"])}
+    wrong = [command for command in commands if not any(_trains(command, row) for row in chosen)]
+    if unknown or wrong:
+        raise EdgernnError(
+            f"{report['task']}: expected advice on models on a front of the validation split, got "
+            f"{', '.join([*sorted(unknown), *wrong])}; move it to another section"
+        )
+
+
+def _trains(command: str, row: dict[str, Any]) -> bool:
+    """Return True if the words after `edgernn train` name the cell, the rule and the settings of a row."""
+    words = command.replace("\\\n", " ").split()
+    cell, rule = (words[words.index(option) + 1] if option in words else None for option in ("--cell", "--rule"))
+    names = tuple(kind.name for kind in resolve(cell or "", rule))
+    settings = {f"{key}={as_word(value)}" for key, value in row["settings"].items()}
+    return names == (row["cell"], row["rule"]) and settings <= set(words)
 
 
 def draw_sweeps() -> None:

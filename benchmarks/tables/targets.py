@@ -142,10 +142,12 @@ def _skipping_words_row(name: str, dense: str, words: dict[str, Any], accuracy: 
 
 
 def _dense_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the run of the dense model among those of `python -m benchmarks.rooms`: the one without thresholds."""
-    dense = [run for run in runs if "theta_x" not in run["settings"]]
+    """Return the run of the dense model among those of `python -m benchmarks.rooms`: the one without a rule."""
+    dense = [run for run in runs if not {"theta_x", "period"} & run["settings"].keys()]
     if len(dense) != 1:
-        raise ValueError(f"room.json: expected one run without theta_x, got {len(dense)}; measure the rooms again")
+        raise ValueError(
+            f"room.json: expected one run without theta_x and period, got {len(dense)}; measure the rooms again"
+        )
     return dense[0]
 
 

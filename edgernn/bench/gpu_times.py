@@ -59,14 +59,7 @@ class Events:
 
 
 def require() -> str:
-    """Find edgernn's CUDA library and check that ONNX Runtime can use the GPU.
-
-    Returns:
-        The path of the library.
-
-    Raises:
-        EdgernnError: The library, the GPU or ONNX Runtime's CUDA provider is missing.
-    """
+    """Return the path of edgernn's CUDA library; EdgernnError if it, a GPU or ONNX Runtime's provider is missing."""
     require_gpu(onnxruntime(), None if library_missing("cuda") else cuda_library_path())
     return cuda_library_path()
 

@@ -17,7 +17,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE
 from edgernn.npz import read_npz
 from edgernn.progress import Progress
-from edgernn.runtime.info import frontend, is_network, kernels, read_model
+from edgernn.runtime.info import frontend, is_network, kernels, read_model, step_samples
 from edgernn.runtime.library import no_native
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.session import Session
@@ -140,7 +140,7 @@ def _step_times(session: Session, x: NDArray[Any], settings: Settings, plan: Rou
         session.step(x[t])
 
     audio = frontend(session.info)
-    rate = settings.rate or (50.0 if audio is None else audio["sample_rate"] / audio["hop"])
+    rate = settings.rate or (50.0 if audio is None else audio["sample_rate"] / step_samples(audio))
     warm = interleaved({"step": step}, plan)["step"]
     cold = at_rate(step, rate, _COLD_CALLS)
     session.reset()
@@ -194,7 +194,10 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
                 "standard normal",
             )
     if x.ndim != 2 + len(session.channels) or x.shape[2:] != session.channels:
-        raise UsageError(f"x: expected shape {session.shape('T', 'B')}, got {x.shape}")
+        name, remedy = "x", "pass such an array"
+        if source == example.name:
+            name, remedy = f"{example}: x", "it is of another model in this folder: export the run again"
+        raise UsageError(f"{name}: expected shape {session.shape('T', 'B')}, got {x.shape}; {remedy}")
     x = session.checked(x)
     steps = settings.steps or x.shape[0]
     x = np.take(x, np.arange(steps) % x.shape[0], axis=0)

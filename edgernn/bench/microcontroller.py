@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,13 @@ from numpy.typing import NDArray
 from edgernn.bench.measure import Settings, example_input
 from edgernn.errors import EdgernnError
 from edgernn.runtime.firmware.folder import CFiles, c_files
+from edgernn.runtime.graph_options import PLAIN, GraphOptions
 from edgernn.runtime.info import read_model
+from edgernn.runtime.open_model import is_foreign
 from edgernn.runtime.session import Session
+from edgernn.runtime.step_graph.pack import pack_graph
+from edgernn.runtime.stepper import Stepper
+from edgernn.runtime.weights import parse
 
 TIMEOUT = 300  # seconds
 DEFAULT_STEPS = 50
@@ -67,14 +73,21 @@ def missing_tool(target: str) -> str | None:
     return None
 
 
-def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("model.onnx")) -> Emulated:
+def emulate(
+    content: bytes,
+    x: NDArray[Any],
+    target: str,
+    path: Path = Path("model.onnx"),
+    options: GraphOptions = PLAIN,
+) -> Emulated:
     """Compile a model to C, and run it step by step on an emulated microcontroller.
 
     Args:
-        content: The content of the exported ONNX file.
+        content: The content of the ONNX file.
         x: Inputs (T, I), or word indices (T,).
         target: Name of the microcontroller, one of `targets`.
         path: Path of the model's file, for error messages.
+        options: What the user says of a file of another tool.
 
     Returns:
         Outputs and costs.
@@ -85,7 +98,7 @@ def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("mod
     """
     if (reason := missing_tool(target)) is not None:
         raise EdgernnError(reason)
-    files, settings = c_files(content, path), targets()[target]
+    files, settings = c_files(content, path, options=options), targets()[target]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in files.texts.items():
@@ -158,32 +171,48 @@ def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
 
 
 def bench_on_target(
-    model: Path, target: str, *, x: NDArray[Any] | None = None, steps: int | None = None
+    model: Path,
+    target: str,
+    *,
+    x: NDArray[Any] | None = None,
+    steps: int | None = None,
+    options: GraphOptions = PLAIN,
 ) -> dict[str, Any]:
     """Run a model on an emulated microcontroller, compare its outputs with `Session`, and count its instructions.
 
     Args:
-        model: The exported file.
+        model: An exported file, or a streaming file of another tool, which runs on random numbers.
         target: Name of the microcontroller, one of `targets`.
         x: Inputs (T, B, I), or word indices (T, B), of which the first sequence is run. Default: `example.npz` beside
             the model, else random numbers.
         steps: Number of steps. Default: all steps of x, else 50.
+        options: What the user says of a file of another tool.
 
     Returns:
         JSON-compatible dict. `instructions` and `updates` (updated neurons) are means per step. `flash` is a dict of
         the bytes of `code` and `weights`, `memory` a dict of the bytes of `state` and `stack`. `worst_error` is the
-        largest absolute difference from the outputs of `Session`.
+        largest absolute difference from the outputs of `Session`, or of the packed file of another tool, whose weights
+        have the same type.
 
     Raises:
         EdgernnError: A tool is missing, or the program fails.
         UsageError: No C code exists for a layer of the model.
     """
-    session = Session(model)
-    settings = Settings(steps=steps or (None if x is not None else DEFAULT_STEPS))
-    values, source = example_input(model, session, settings, x)
-    inputs = values[:, 0]
-    emulated = emulate(read_model(model), inputs, target, model)
-    expected = np.stack([session.step(x_t) for x_t in inputs]).reshape(emulated.y.shape)
+    content = read_model(model)
+    if is_foreign(content, model):
+        proto = parse(content, model, external="read")
+        stepper = Stepper(pack_graph(proto, model, len(content), options).content.data, 1)
+        shape, source = (steps or DEFAULT_STEPS, stepper.x.shape[1]), "standard normal"
+        inputs = np.random.default_rng(0).standard_normal(shape, np.float32)
+        outputs = list(_step_packed(stepper, inputs))
+    else:
+        session = Session(model)
+        settings = Settings(steps=steps or (None if x is not None else DEFAULT_STEPS))
+        values, source = example_input(model, session, settings, x)
+        inputs = values[:, 0]
+        outputs = [session.step(x_t) for x_t in inputs]
+    emulated = emulate(content, inputs, target, model, options)
+    expected = np.stack(outputs).reshape(emulated.y.shape)
     return {
         "model": str(model),
         "target": target,
@@ -196,6 +225,14 @@ def bench_on_target(
         "memory": {"state": emulated.state_bytes, "stack": emulated.stack_bytes},
         "worst_error": float(np.abs(emulated.y - expected).max()),
     }
+
+
+def _step_packed(stepper: Stepper, inputs: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    for x_t in inputs:
+        stepper.x[...] = x_t
+        if not stepper.step():
+            raise EdgernnError(stepper.refusal())
+        yield stepper.y[0].copy()
 
 
 def target_text(report: dict[str, Any]) -> str:

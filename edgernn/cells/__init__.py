@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent cells, one file per family.
 
-To add a cell, write its file and list its class. List it in COMPILED if the native libraries get a compiled kernel for
-it. List it in CELLS alone if the libraries are to interpret its equations.
+`base` has the base class, `gate`, `vector`, `recurrent` and `norm` its parts, and `forget` an option of several cells.
+To add a cell, write its file, list its class, and add its equations in NumPy to `tests/oracle_cells.py`. List it in
+COMPILED if the native libraries get a compiled kernel for it. List it in CELLS alone if the libraries are to interpret
+its equations. See `docs/how-to/add-a-cell.md`.
 """
 
 from edgernn.extras import needed_by

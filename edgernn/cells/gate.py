@@ -83,6 +83,8 @@ class Gates:
         self._values, self._norm_c = values, norm_c
 
     def __getattr__(self, name: str) -> Tensor:
+        if name not in self._values:
+            raise AttributeError(f"p has no {name!r}; it has {', '.join(self._values)}")
         return self._values[name]
 
     def norm_c(self, c: Tensor) -> Tensor:

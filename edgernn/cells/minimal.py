@@ -55,7 +55,8 @@ class MinLSTM(Cell):
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
         # i / (f + i) = (1 + e^-f) / (2 + e^-f + e^-i), times e^most: the largest exponent becomes 0
-        low_f, low_i = (gate.clamp(min=-1e30) for gate in (p.f, p.i))
+        least = max(-1e30, torch.finfo(p.f.dtype).min)
+        low_f, low_i = (gate.clamp(min=least) for gate in (p.f, p.i))
         most = torch.minimum(low_f, low_i).clamp(max=0.0)
         one, f, i = torch.exp(most), torch.exp(most - low_f), torch.exp(most - low_i)
         return (torch.lerp(h, p.n, (one + f) / (2 * one + f + i)),)

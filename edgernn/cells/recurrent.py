@@ -150,16 +150,11 @@ class BlockSparse(Recurrent):
 
 
 def skipped_zeros(kept: Tensor) -> int:
-    """Count the zeros that the native library skips in block-sparse recurrent weights R.
+    """Count the zeros that the native library skips in block-sparse recurrent weights R; 0 if the product is dense.
 
-    It multiplies R as a dense matrix if less than a quarter of it is zero. If the cell has an intermediate vector, this
-    holds for the rows of the gates that `Cell.mid` reads and for all other rows separately.
-
-    Args:
-        kept: Mask of these rows of R, False where a weight is held at zero.
-
-    Returns:
-        The number of zeros, or 0 if the product is dense.
+    `kept` is a mask of rows of R, False where a weight is held at zero. The library multiplies R as a dense matrix if
+    less than a quarter of it is zero. If the cell has an intermediate vector, this holds for the rows of the gates that
+    `Cell.mid` reads and for all other rows separately.
     """
     zeros = int((~kept).sum())
     return zeros if 4 * zeros >= kept.numel() else 0

@@ -7,10 +7,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from edgernn.cli.fixed_inputs import graph_options, shape_option, state_option, value_option, weights_option
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import COUNT, PATH, inference_device
 from edgernn.errors import UsageError
 from edgernn.progress import Progress
+from edgernn.weight_types import WeightType
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -30,7 +32,9 @@ def _text(result: dict[str, Any]) -> str:
 # options that are read only with --cell
 _OF_CELL = ("rule", "input_size", "skip")
 # options that are not read with --target
-_OF_TIMES = ("batch", "threads", "rounds", "warmup", "rate")
+_OF_TIMES = ("batch", "threads", "rounds", "warmup", "rate", "by_node", "from_c")
+# options that are read only for a file of another tool
+_OF_FOREIGN = ("by_node", "from_c", "weights", "values", "shapes", "states")
 
 
 def _refuse(where: str, names: tuple[str, ...]) -> None:
@@ -45,13 +49,13 @@ def _refuse(where: str, names: tuple[str, ...]) -> None:
         raise UsageError(f"{', '.join(useless)}: not allowed {where}, where it has no effect; leave it out")
 
 
-def _bench_foreign(model: Path, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def _bench_foreign(model: Path, folder: Path, settings: dict[str, Any], **options: Any) -> dict[str, Any]:
     from edgernn.bench.step_graphs import bench_graph, graph_page
     from edgernn.files import write_json, write_text
     from edgernn.runtime.timing import Rounds
 
     rounds = Rounds(settings["rounds"], settings["warmup"])
-    report = bench_graph(model, rounds, threads=settings["threads"], progress=Progress())
+    report = bench_graph(model, rounds, threads=settings["threads"], progress=Progress(), **options)
     files = [folder / "bench.json", folder / "bench.md"]
     write_json(files[0], report)
     write_text(files[1], graph_page(report) + "\n")
@@ -137,6 +141,18 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     help="Microcontroller to emulate with qemu, to count the instructions, flash and RAM of the model; nothing is "
     "timed.",
 )
+@click.option(
+    "--by-node", is_flag=True, help="Show the share of each operation in a step of a streaming file of another tool."
+)
+@click.option(
+    "--from-c",
+    is_flag=True,
+    help="Also time the steps of a streaming file of another tool in loops in C, which the program cc compiles.",
+)
+@weights_option
+@value_option
+@shape_option
+@state_option
 def command(
     words: tuple[str, ...],
     device: str,
@@ -147,13 +163,19 @@ def command(
     input_size: int,
     skip: float,
     target: str | None,
+    by_node: bool,
+    from_c: bool,
+    weights: WeightType | None,
+    values: tuple[str, ...],
+    shapes: tuple[str, ...],
+    states: tuple[str, ...],
     **settings: Any,
 ) -> dict[str, Any]:
     """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
 
     MODEL is a file, or a name that `edgernn models` lists. It is timed twice: in the native library and as standard
     ONNX operators. The check compares the outputs of these two implementations. A streaming file of another tool is
-    packed, and timed beside ONNX Runtime.
+    packed, and timed beside ONNX Runtime; --value, --shape, --state and --weights are those of `edgernn pack`.
 
     Each round times every implementation, in random order. The report shows medians over the rounds; each ratio
     compares times of the same round. The time of a step is that of a call with --steps steps, divided by them. The
@@ -171,6 +193,7 @@ def command(
 
     from edgernn.bench import Settings, bench, read_example, save
     from edgernn.files import default_output
+    from edgernn.runtime.info import read_model
     from edgernn.runtime.open_model import is_foreign
     from edgernn.runtime.zoo import find_model
 
@@ -185,8 +208,9 @@ def command(
     if target is not None:
         _refuse("with --target", _OF_TIMES)
     if device == "cuda":
-        _refuse("with --device cuda", ("rate",))
+        _refuse("with --device cuda", ("rate", *_OF_FOREIGN))
     model = find_model(Path(words[0])) if cell is None else None
+    options = graph_options(values, shapes, states, weights)
     if cell is not None:
         from edgernn.cell_files import label
         from edgernn.config import ModelConfig
@@ -198,6 +222,8 @@ def command(
         config = ModelConfig.from_words(split_words(words), cell, rule, input_size)
         check_effects(config)
     if device == "cuda":
+        if model is not None and is_foreign(read_model(model), model):
+            raise UsageError(f"{model}: expected a file that edgernn exported with --device cuda; leave the option out")
         from edgernn.bench.gpu_times import require
 
         # fail before the model is built
@@ -219,13 +245,14 @@ def command(
         if target is not None:
             from edgernn.bench.microcontroller import bench_on_target
 
-            return bench_on_target(model, target, x=x, steps=settings["steps"])
+            return bench_on_target(model, target, x=x, steps=settings["steps"], options=options)
         if device == "cuda":
             from edgernn.bench.gpu_cases import bench_on_gpu
 
             return bench_on_gpu(model, report_folder, Settings(**settings), x=x, progress=Progress())
-        if is_foreign(model):
+        if is_foreign(read_model(model), model):
             _refuse("for a file of another tool", ("batch", "steps", "rate", "example"))
-            return _bench_foreign(model, report_folder, settings)
+            return _bench_foreign(model, report_folder, settings, options=options, by_node=by_node, from_c=from_c)
+        _refuse("for a model that edgernn exported", _OF_FOREIGN)
         report = bench(model, Settings(**settings), x=x, progress=Progress())
     return {**report, "files": [str(path) for path in save(report, report_folder)]}

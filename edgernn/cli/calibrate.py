@@ -80,17 +80,24 @@ def _file_lines(result: dict[str, Any]) -> list[str]:
     "no labels: largest change of the outputs y to y', in percent: 100 RMS(y' - y) / RMS(y).",
 )
 @click.option(
+    "--linear",
+    is_flag=True,
+    help="Also give linear maps and 1×1 convolutions of a file of another tool the rule, with a threshold for x.",
+)
+@click.option(
     "--out",
     type=PATH,
     help="ONNX file to write.  [default: model-delta.onnx in the run directory, NAME-delta.onnx beside NAME.onnx, or "
     "NAME-delta.onnx in the current folder for a NAME that `edgernn models` lists]",
 )
-def command(model: Path, data: Path | None, frames: str | None, loss: float, out: Path | None) -> dict[str, Any]:
+def command(
+    model: Path, data: Path | None, frames: str | None, loss: float, linear: bool, out: Path | None
+) -> dict[str, Any]:
     """Make a trained dense model cheaper with the update rule delta, without training; write an ONNX file.
 
     MODEL is the run directory of a training, or an ONNX file: one that edgernn exported, a name that `edgernn models`
     lists, or a file with the operators GRU or LSTM, such as one that torch.onnx exported. All other operators of the
-    file stay as they are.
+    file stay as they are, unless --linear is given.
 
     A dense model updates every neuron at every step. Under the rule delta, matrix products read a value of the input
     x or of the state h only if it changed by more than a threshold since it was last read. Each layer has a threshold
@@ -106,11 +113,19 @@ def command(model: Path, data: Path | None, frames: str | None, loss: float, out
     if named != model:
         # a model of the zoo stays as it is
         out = out or Path(f"{named.name}-delta.onnx")
-    if model.suffix != ".onnx":
+    if model.suffix != ".onnx" and model.is_file():
+        from edgernn.runtime.info import read_model
+        from edgernn.runtime.weights import parse
+
+        # says what another file is
+        parse(read_model(model), model, external="check")
+    elif model.suffix != ".onnx":
         from edgernn.training.calibration.calibrate import calibrate
 
         if frames is not None:
             raise UsageError("--frames: expected only with an ONNX file; leave it out for a run directory")
+        if linear:
+            raise UsageError("--linear: expected only with an ONNX file; leave it out for a run directory")
         return calibrate(model, out, loss=loss, data=data, progress=Progress())
     from edgernn.training.calibration.audio_frames import Frames
     from edgernn.training.calibration.calibrate_file import calibrate_file
@@ -120,7 +135,13 @@ def command(model: Path, data: Path | None, frames: str | None, loss: float, out
         remedy = f"give --data {shlex.quote(str(example))}" if example.is_file() else "write it with numpy.savez"
         raise UsageError(f"--data: expected an npz file with the inputs of {named}, got none; {remedy}")
     return calibrate_file(
-        model, data, out, loss=loss, frames=None if frames is None else Frames(*_numbers(frames)), progress=Progress()
+        model,
+        data,
+        out,
+        loss=loss,
+        linear=linear,
+        frames=None if frames is None else Frames(*_numbers(frames)),
+        progress=Progress(),
     )
 
 

@@ -68,8 +68,8 @@ def _kernel(model: SequenceModel, input_size: int, hidden_size: int) -> str:
     """Return the name of the kernel that runs a model in the native library, or "" if there cannot be one."""
     layer = model.recurrent_layers()[0]
     if model.cell_type in COMPILED.values():
-        return layer.kind
-    return "" if why_portable(model.cell_type, {}, input_size, hidden_size) else layer.kind_of("*")
+        return layer.kernel_name
+    return "" if why_portable(model.cell_type, {}, input_size, hidden_size) else layer.kernel_name_of("*")
 
 
 def table(entries: list[dict[str, Any]]) -> str:

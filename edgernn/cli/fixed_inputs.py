@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from edgernn.errors import UsageError
+from edgernn.runtime.graph_options import GraphOptions
+from edgernn.weight_types import WEIGHT_TYPES, WeightType
 
 
 def split_pairs(option: str, words: tuple[str, ...], convert: Callable[[str], Any], expected: str) -> dict[str, Any]:
@@ -15,6 +17,8 @@ def split_pairs(option: str, words: tuple[str, ...], convert: Callable[[str], An
     for word in words:
         # a name may hold the sign as well
         name, _, text = word.rpartition("=")
+        if name in result:
+            raise UsageError(f"{option}: expected {name} once, got {word}, too; leave one out")
         try:
             result[name] = convert(text)
         except ValueError:
@@ -46,6 +50,14 @@ def fixed_shapes(words: tuple[str, ...]) -> dict[str, list[int | str]]:
     )
 
 
+def graph_options(
+    values: tuple[str, ...], shapes: tuple[str, ...], states: tuple[str, ...], weights: WeightType | None
+) -> GraphOptions:
+    """Return the options of a file of another tool from the words of --value, --shape and --state."""
+    pairs = split_pairs("--state", states, str, "INPUT=OUTPUT") or None
+    return GraphOptions(fixed_values(values), fixed_shapes(shapes), pairs, weights)
+
+
 value_option = click.option(
     "--value", "values", multiple=True, metavar="NAME=NUMBER", help="Make an input a constant, such as sr=16000."
 )
@@ -55,4 +67,18 @@ shape_option = click.option(
     multiple=True,
     metavar="NAME=LENGTH,...",
     help="Declare the shape of an input: a number for a fixed length, a name for a variable one, such as x=1,T,40.",
+)
+state_option = click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="INPUT=OUTPUT",
+    help="Name an input that is a state already, and the output with its next value.  [default: inputs after the first "
+    "one, each with an output of the same shape]",
+)
+weights_option = click.option(
+    "--weights",
+    type=click.Choice(WEIGHT_TYPES),
+    help="Storage type of the weight matrices of a file of another tool or of a network of your own.  "
+    "[default: that of the file]",
 )

@@ -13,7 +13,6 @@ import importlib
 import json
 import math
 import os
-import re
 import sys
 import textwrap
 import traceback
@@ -25,7 +24,7 @@ import click
 from click.shell_completion import shell_complete
 
 import edgernn
-from edgernn.errors import EdgernnError, EdgernnWarning, MissingPackageError, UsageError, nearest
+from edgernn.errors import EdgernnError, EdgernnWarning, MissingPackageError, UsageError, nearest, without_controls
 from edgernn.extras import needed_by
 from edgernn.files import FULL
 from edgernn.signals import number_of, raising
@@ -43,6 +42,7 @@ COMMANDS = {
     "pack": "Convert an ONNX file to a packed model for C programs.",
     "bench": "Time a model beside ONNX Runtime's GRU and LSTM.",
     "run": "Run a model on a file of inputs, or detect words in a recording.",
+    "wakeword": "Record, train and try a phrase that wakes an app.",
     "models": "List the trained models of the repository, or add one.",
     "data": "List data sets, or download one.",
     "cells": "List cells and update rules with their costs.",
@@ -205,7 +205,7 @@ def json_command(
             with contextlib.redirect_stdout(sys.stderr):
                 result = function(**options)
             if result is not None:
-                click.echo(_json_text(result) if as_json else _without_controls(text(result)))
+                click.echo(_json_text(result) if as_json else without_controls(text(result)))
 
         command: Command = click.command(cls=Command)(_json(_debug(run)))
         command.example, command.sections = example, sections
@@ -250,7 +250,7 @@ def _open_closed_streams() -> None:
 def _show(default: Callable[..., None], message: Warning | str, category: type[Warning], *location: Any) -> None:
     """Replace `warnings.showwarning`: print an EdgernnWarning in one line, and pass other warnings to `default`."""
     if issubclass(category, EdgernnWarning):
-        print(_without_controls(f"edgernn: warning: {_one_line(str(message))}"), file=sys.stderr)
+        print(without_controls(f"edgernn: warning: {_one_line(str(message))}"), file=sys.stderr)
     else:
         default(message, category, *location)
 
@@ -288,15 +288,7 @@ def _main(words: list[str]) -> int:
 def _tell(text: str) -> None:
     """Print a line to standard error; a full disk or a closed pipe there does not change the exit status."""
     with contextlib.suppress(OSError):
-        print(_without_controls(text), file=sys.stderr, flush=True)
-
-
-def _without_controls(text: str) -> str:
-    """Replace control characters except tab and line feed, which command a terminal, and what UTF-8 cannot encode."""
-    # a byte of a file name that is no UTF-8, also in the form that repr gives it, becomes its number
-    text = re.sub(r"\\udc(?=[89a-f][0-9a-f])", r"\\x", text)
-    text = re.sub(r"[\udc80-\udcff]", lambda match: f"\\x{ord(match[0]) - 0xDC00:x}", text)
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "?", text)
+        print(without_controls(text), file=sys.stderr, flush=True)
 
 
 def _explain(error: Exception) -> tuple[str, int]:

@@ -25,6 +25,7 @@ _TITLES = {
     "sample_rate": "samples a second",
     "output": "output y",
     "classes": "classes of y",
+    "detector": "detection of words",
     "layers": "neurons of each layer",
     "bidirectional": "bidirectional",
     "states": "states",

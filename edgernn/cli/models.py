@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `edgernn models`: list the trained models that come with edgernn, or add one."""
+"""The command `edgernn models`: list the trained models that come with edgernn."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,6 @@ import click
 
 from edgernn.cli.frame import CommandGroup, json_command
 from edgernn.cli.options import PATH
-
-_folder = click.option(
-    "--folder",
-    type=PATH,
-    help="Folder of the models.  [default: $EDGERNN_MODELS, else the models that come with edgernn]",
-)
 
 
 class _Models(CommandGroup):
@@ -27,7 +21,7 @@ class _Models(CommandGroup):
 
 @click.group(cls=_Models, example="edgernn models")
 def command() -> None:
-    """List the trained models that come with edgernn, or add one; without COMMAND, list them.
+    """List the trained models that come with edgernn.
 
     `edgernn run NAME`, `edgernn bench NAME` and `edgernn pack NAME` accept the names; NAME-int8 is the model with int8
     weights.
@@ -79,7 +73,11 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 @json_command(example="edgernn models list", text=_list_text)
-@_folder
+@click.option(
+    "--folder",
+    type=PATH,
+    help="Folder of the models.  [default: $EDGERNN_MODELS, else the models that come with edgernn]",
+)
 def _list(folder: Path | None) -> list[dict[str, Any]]:
     """List the trained models: task, metric on the test data with its 95 % interval, multiply-adds, and file sizes.
 
@@ -100,30 +98,4 @@ def _list(folder: Path | None) -> list[dict[str, Any]]:
     return entries(folder)
 
 
-def _add_text(result: dict[str, Any]) -> str:
-    lines = [f"{result['folder']}: {result['metric']} {result['value']:.4g}, card model.md"]
-    lines += [f"  {name}: {file['bytes']:,} bytes" for name, file in result["files"].items()]
-    lines += [f"data: {data['title']}; terms: {data['terms']}" for data in result["data"]]
-    return "\n".join([*lines, f"all models: {result['bytes_of_all']:,} bytes"])
-
-
-@json_command(example="edgernn models add runs/adding-sarnn --name my-adding", text=_add_text)
-@click.argument("run", type=PATH)
-@click.option("--name", help="Name of the model.  [default: the name of the run directory]")
-@_folder
-@click.option("--replace", is_flag=True, help="Replace an existing model of the same name.")
-def _add(run: Path, name: str | None, folder: Path | None, replace: bool) -> dict[str, Any]:
-    """Export the run directory RUN with float32 and int8 weights, and add it to the trained models.
-
-    The command reads the test data of the task again, to measure the metric with int8 weights and the confidence
-    interval of the metric. It also writes a card, model.md, which names the data sets and their terms of use. Check
-    that these terms allow you to distribute the trained model and the sequences in example.npz. All models together may
-    take at most 8 MB. Nothing is written if the command fails.
-    """
-    from edgernn.zoo_entry import add_model
-
-    return add_model(run, name, folder, replace=replace)
-
-
 command.add_command(_list, "list")
-command.add_command(_add, "add")

@@ -16,6 +16,13 @@ training_device = click.option(
     show_default=True,
     help="Device to train on: auto is cuda if a GPU is available.",
 )
+inference_backend = click.option(
+    "--backend",
+    type=click.Choice(["auto", "native", "portable"]),
+    default="auto",
+    show_default=True,
+    help="Implementation: native library, portable (standard ONNX operators), or auto: native if possible.",
+)
 inference_device = click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from edgernn.cli.fixed_inputs import fixed_shapes, fixed_values, shape_option, value_option
+from edgernn.cli.fixed_inputs import graph_options, shape_option, state_option, value_option, weights_option
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import PATH
 from edgernn.errors import UsageError
 from edgernn.runtime.input_check import ACTIONS, OnNonfinite
+from edgernn.weight_types import WeightType
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -28,6 +29,10 @@ def _text(result: dict[str, Any]) -> str:
             f"{letter}: {', '.join(f'{name} {tuple(shape)}' for name, shape in result[key].items())}"
             for letter, key in (("x", "inputs"), ("y", "outputs"))
         ]
+    if "reading" in result:
+        duties = {"rate": "gives it {:g} rows a second", "window": "resets it every {} rows"}
+        listed = " and ".join(duties[name].format(value) for name, value in result["reading"].items())
+        lines.append(f"as in the training, the program {listed}")
     return "\n".join([*lines, f"run it from C with {result['library']} and the header edgernn.h in the same folder"])
 
 
@@ -49,8 +54,10 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--name", help="With --target c, name of the C files and prefix of the names of their functions.  [default: model]"
 )
+@weights_option
 @value_option
 @shape_option
+@state_option
 @click.option(
     "--on-nonfinite",
     type=click.Choice(list(ACTIONS)),
@@ -63,8 +70,10 @@ def command(
     target: str,
     out: Path | None,
     name: str | None,
+    weights: WeightType | None,
     values: tuple[str, ...],
     shapes: tuple[str, ...],
+    states: tuple[str, ...],
     on_nonfinite: OnNonfinite | None,
 ) -> dict[str, Any]:
     """Convert the ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
@@ -73,27 +82,32 @@ def command(
     to the current folder. A file of another tool is packed, too, if each call is a step and its states are inputs and
     outputs; `edgernn stream` gives it those. A call of the packed model reads all its other inputs as one row x, and
     writes its other outputs as one row y. If a condition depends on the value or length of an input, fix it with
-    --value or --shape.
+    --value or --shape; --state names the states that are not found by their shapes.
 
     The header edgernn.h, in the folder of the native library, declares the C functions.
 
     With --target c, the result is a folder of C99 files for a microcontroller: the weights, which stay in flash, and
     the code that this model needs. The code calls no library and allocates no memory.
+
+    With --weights int8, the smallest matrices, up to a sixteenth of all weights, stay bfloat16.
     """
     from edgernn.files import default_output
     from edgernn.runtime.zoo import find_model
 
     named, model = model, find_model(model)
+    options = graph_options(values, shapes, states, weights)
     if named != model:
         # a model of the zoo is packed into this folder
         out = out or Path(named.name if target == "c" else f"{named.name}.edgernn")
     if target == "c":
-        if values or shapes:
-            raise UsageError("--value, --shape: expected only with --target library; leave them out")
         from edgernn.runtime.firmware import pack_folder
 
         return pack_folder(
-            model, out or default_output(model.with_suffix("")), name or "model", on_nonfinite or "error"
+            model,
+            out or default_output(model.with_suffix("")),
+            name or "model",
+            on_nonfinite or "error",
+            options,
         )
     if name is not None:
         raise UsageError("--name: expected only together with --target c; add --target c, or leave out --name")
@@ -105,4 +119,4 @@ def command(
     from edgernn.runtime.packed import pack_file
 
     out = out or default_output(model.with_suffix(".edgernn"))
-    return pack_file(model, out, fixed_values(values), fixed_shapes(shapes))
+    return pack_file(model, out, options)

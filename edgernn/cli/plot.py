@@ -21,9 +21,8 @@ def _text(result: dict[str, Any]) -> str:
     "kinds",
     multiple=True,
     metavar="NAME",
-    help="Kind of plot: learning (learning curves), pattern (updated neurons), tradeoff (metric over skipped updates), "
-    "cobweb (cobweb diagram of a neuron's state) or kept (share of its old value that a state keeps at each step); may "
-    "be repeated.  [default: all]",
+    help="Kind of plot: learning (learning curves), pattern (updated neurons), or tradeoff (metric over skipped "
+    "updates); may be repeated.  [default: all]",
 )
 @click.option(
     "--out", type=PATH, help="Folder for the plots.  [default: the directory RUN; for several runs, the folder ./plots]"
@@ -31,16 +30,14 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--allow-code",
     is_flag=True,
-    help="Execute the file cell.py of a RUN with a custom cell, for pattern, cobweb and kept. Without this option, "
-    "these plots are left out.",
+    help="Execute the file cell.py of a RUN with a custom cell, for the kind pattern. Without this option, that plot "
+    "is left out.",
 )
 def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None, allow_code: bool) -> dict[str, Any]:
     """Plot training runs, given by their directories, as PNG and SVG files.
 
-    The kinds of plots are: learning, the learning curves; pattern, the neurons that are updated at each step; tradeoff,
-    the metric against the share of skipped updates, and against the weight λ of the penalty on updates; cobweb, a
-    diagram of a neuron's new state over its old state, with the path of the state over time; kept, the share of its
-    state that each neuron keeps at each step (the derivative of the new by the old state: the forget gate of an LSTM).
+    The kinds of plots are: learning, the learning curves; pattern, the neurons that are updated at each step; and
+    tradeoff, the metric against the share of skipped updates, and against the weight λ of the penalty on updates.
     """
     from edgernn.training.plot import plot
 

@@ -13,22 +13,12 @@ from edgernn.errors import UsageError
 
 def _text(result: Any) -> str:
     if isinstance(result, list):
-        if "row" in result[0]:
-            return "\n".join(_trial(line) for line in result)
         from edgernn.training.papers.overview import overview_table
 
         return "\n".join(overview_table(result))
     from edgernn.training.papers.paper_table import markdown
 
     return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
-
-
-def _trial(line: dict[str, Any]) -> str:
-    settings = " ".join(f"{key}={value}" for key, value in line["settings"].items())
-    if "failed" in line:
-        return f"{line['row']} {settings}: {line['failed']}"
-    figures = f"{line['metric']} {line['value']:.5g} (best {line['best']:.5g}), skip {line['skip_percent']:.1f} %"
-    return f"{line['row']} {settings}: {figures}, {line['seconds']:.0f} s"
 
 
 @json_command(example="edgernn reproduce sarnn-4 --quick --rows gru,sarnn-0", text=_text)
@@ -61,12 +51,6 @@ def _trial(line: dict[str, Any]) -> str:
     metavar="NAME,NAME",
     help="Names of the rows to train, as in the table, separated by commas.  [default: all]",
 )
-@click.option(
-    "--search",
-    "searches",
-    is_flag=True,
-    help="Search hyperparameters instead: train every combination in the section [search] of the table's TOML file.",
-)
 @click.option("--table-only", is_flag=True, help="Print the table of the runs that are finished; train nothing.")
 @click.option(
     "--measure-latency",
@@ -76,7 +60,10 @@ def _trial(line: dict[str, Any]) -> str:
     "which trains nothing.",
 )
 @click.option(
-    "--jobs", type=COUNT, help="Number of trainings to run at the same time.  [default: the number of processors]"
+    "--jobs",
+    type=COUNT,
+    help="Number of trainings to run at the same time.  [default: the number of processors divided by "
+    "--threads; 1 on a GPU]",
 )
 @training_threads
 @click.option(
@@ -96,7 +83,6 @@ def command(
     table: str | None,
     lists: bool,
     results: Path | None,
-    searches: bool,
     table_only: bool,
     measure: bool,
     rows: str | None,
@@ -114,7 +100,7 @@ def command(
     how many of our results agree with the paper's.
     """
     from edgernn.training.papers.overview import RESULTS, overview
-    from edgernn.training.papers.reproduce import reproduce, search
+    from edgernn.training.papers.reproduce import reproduce
     from edgernn.training.tables.table import check_none_failed
 
     chosen = rows.split(",") if rows else None
@@ -126,13 +112,6 @@ def command(
         raise UsageError("TABLE: expected the name of a table; --list shows all tables")
     if results is not None:
         raise UsageError("--results: expected together with --list; add it, or leave out --results")
-    if searches:
-        if quick or seeds or table_only or measure or known:
-            raise UsageError(
-                "--search: cannot be combined with --quick, --seeds, --table-only, --measure-latency or --known; leave "
-                "them out"
-            )
-        return search(table, rows=chosen, **options)
     report = reproduce(
         table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, measure=measure, known=known, **options
     )

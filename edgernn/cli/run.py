@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, PATH, inference_device
+from edgernn.cli.options import COUNT, PATH, inference_backend, inference_device
 from edgernn.errors import counted
 
 
@@ -45,7 +45,8 @@ def _detections(result: dict[str, Any]) -> list[str]:
 def _answers(result: dict[str, Any]) -> list[str]:
     from edgernn.runtime.answers import answer_table
 
-    lines = answer_table(result["axes"], result["probabilities"] or result["y"], result["classes"])
+    values, names = result["probabilities"] or result["y"], result.get("files") or result.get("sequences")
+    lines = answer_table(result["axes"], values, result["classes"], names, result.get("targets"))
     return [*lines, f"y {tuple(result['shape'])}"]
 
 
@@ -54,12 +55,19 @@ def _csv(result: dict[str, Any]) -> str:
 
     from edgernn.runtime.run_file import STDOUT, csv_text
 
-    return csv_text(STDOUT, np.array(result["y"])).rstrip("\n")
+    # sequences of several lengths are no array, and no table
+    y = np.array(result["y"]) if len(result["y"]) == 1 or len(result["axes"]) < 2 else np.empty(result["shape"])
+    return csv_text(STDOUT, y).rstrip("\n")
 
 
 @json_command(example="edgernn run runs/adding-sarnn/model.onnx --input x.npz --output y.npz", text=_text)
 @click.argument("model", type=PATH)
-@click.option("--input", "source", type=PATH, help="Input file: npz with an array x, npy or csv.")
+@click.option(
+    "--input",
+    "source",
+    type=PATH,
+    help="Input file: npz with an array x, npy, csv, or wav with a clip of sound; or a folder of wav files.",
+)
 @click.option(
     "--output",
     "target",
@@ -76,26 +84,21 @@ def _csv(result: dict[str, Any]) -> str:
     "--threshold",
     type=float,
     help="With --stream, report a word when its mean probability (0 to 1) over the last --smoothing seconds reaches "
-    "this value.  [default: 0.5]",
+    "this value.  [default: that of the file, else 0.5]",
 )
 @click.option(
     "--smoothing",
     type=float,
-    help="With --stream, length in seconds of the window over which probabilities are averaged.  [default: 0.3]",
+    help="With --stream, length in seconds of the window over which probabilities are averaged.  [default: that "
+    "of the file, else 0.3]",
 )
 @click.option(
     "--refractory",
     type=float,
     help="With --stream, number of seconds after each detection during which no further word is detected.  "
-    "[default: 0.8]",
+    "[default: that of the file, else 0.8]",
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "native", "portable"]),
-    default="auto",
-    show_default=True,
-    help="Implementation: native library, portable (standard ONNX operators), or auto: native if possible.",
-)
+@inference_backend
 @inference_device
 @click.option(
     "--threads", type=COUNT, default=1, show_default=True, help="Number of threads that ONNX Runtime may use."
@@ -122,6 +125,9 @@ def command(
     is (T, O) or (N, T, O). Without --output, the numbers are printed, or the three likeliest classes with their
     probabilities (softmax of y) if y is the scores of classes. With --json, all of them are printed.
 
+    A model of sounds tells the class of a wav file, or of each one in a folder and its subfolders. As in the training,
+    a longer file is cut to its loudest stretch.
+
     With --stream, a keyword model (trained on the task keywords or on your own wav files) reads a recording step by
     step, as in an app. The detected words are printed with their times.
     """
@@ -130,7 +136,6 @@ def command(
     from edgernn.runtime.info import read_model
     from edgernn.runtime.run_file import STDOUT, run_example, run_file
     from edgernn.runtime.run_stream import run_stream
-    from edgernn.runtime.word_detection import PostProcessing
     from edgernn.runtime.zoo import find_model
 
     for option, path in (("--input", source), ("--stream", recording)):
@@ -144,7 +149,7 @@ def command(
             raise UsageError(
                 "--stream: expected neither --input nor --output; leave out these two, or leave out --stream"
             )
-        return run_stream(model, recording, PostProcessing(**chosen), **options)
+        return run_stream(model, recording, chosen, **options)
     if source is None and target is None and not chosen and (model.parent / EXAMPLE).is_file() and model.is_file():
         return run_example(model, **options)
     if source is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgernn.cli.fixed_inputs import fixed_shapes, fixed_values, shape_option, split_pairs, value_option
+from edgernn.cli.fixed_inputs import fixed_shapes, fixed_values, shape_option, split_pairs, state_option, value_option
 from edgernn.cli.frame import json_command
 from edgernn.cli.options import PATH
 
@@ -44,14 +44,7 @@ def _axes(axes: list[int | str]) -> str:
 @click.argument("out", metavar="[OUT.onnx]", required=False, type=PATH)
 @value_option
 @shape_option
-@click.option(
-    "--state",
-    "pairs",
-    multiple=True,
-    metavar="INPUT=OUTPUT",
-    help="Name an input that is a state already, and the output with its next value.  [default: inputs after the first "
-    "one, each with an output of the same shape]",
-)
+@state_option
 @click.option(
     "--data",
     type=PATH,
@@ -62,7 +55,7 @@ def command(
     out: Path | None,
     values: tuple[str, ...],
     shapes: tuple[str, ...],
-    pairs: tuple[str, ...],
+    states: tuple[str, ...],
     data: Path | None,
 ) -> dict[str, Any]:
     """Write a copy of a recurrent ONNX file that runs in chunks, with its states as inputs and outputs.
@@ -85,6 +78,6 @@ def command(
         out,
         values=fixed_values(values),
         shapes=fixed_shapes(shapes),
-        pairs=split_pairs("--state", pairs, str, "INPUT=OUTPUT") or None,
+        pairs=split_pairs("--state", states, str, "INPUT=OUTPUT") or None,
         data=data,
     )

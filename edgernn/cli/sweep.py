@@ -13,24 +13,31 @@ from edgernn.cli.options import COUNT, PATH, data_folder, training_threads
 def _text(result: dict[str, Any]) -> str:
     from edgernn.training.sweep.table import markdown
 
-    return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
+    saved = ", ".join(result["files"]) or "no table of a part; run the command without --part when all parts have ended"
+    return f"{markdown(result)}\nsaved: {saved}"
 
 
 @json_command(example="edgernn sweep sweep.toml", text=_text)
 @click.argument("path", metavar="SWEEP.toml", type=PATH)
-@click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster to run on.  [default: this machine]")
 @click.option(
     "--jobs",
     type=COUNT,
-    help="Number of trainings to run at the same time.  [default: as many as the processors and GPUs allow]",
+    help="Number of trainings to run at the same time.  [default: the number of processors divided by "
+    "--threads; 1 on a GPU]",
 )
 @training_threads
 @click.option(
-    "--gpus",
-    type=click.FloatRange(min=0),
-    default=0.0,
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="cpu",
     show_default=True,
-    help="Number of GPUs for each training; with 0.5, two trainings share a GPU.",
+    help="Device to train on: auto is cuda if a GPU is available.",
+)
+@click.option(
+    "--part",
+    metavar="K/N",
+    help="Train only the K-th of N parts of the trainings; write no table and time nothing. Parts may run at the same "
+    "time, on machines that share the folder OUT, such as those of a cluster.",
 )
 @click.option(
     "--out",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `edgernn train`: train a cell on a task."""
 
+import math
 import os
 import shlex
 from functools import partial
@@ -14,13 +15,16 @@ from edgernn.cli.frame import json_command
 from edgernn.cli.options import COUNT, PATH, data_folder, training_device
 from edgernn.errors import counted
 
+# a training of fewer epochs is likely to end early
+_FEW_EPOCHS = 5
+
 
 def _text(result: dict[str, Any]) -> str:
     metric = result["metric"]
     if "folds" in result:
         means = [
-            f"{part} {result[part]['mean']:.4g}, standard deviation {result[part]['sd']:.2g}"
-            for part in ("validation", "test")
+            f"{part} {spread['mean']:.4g}, 95 % interval {spread['interval'][0]:.4g} to {spread['interval'][1]:.4g}"
+            for part, spread in ((part, result[part]) for part in ("test", "validation"))
         ]
         return "\n".join([f"{metric} over {result['folds']} folds: {'; '.join(means)}", *result["runs"]])
     line = f"{result['task']}, {result['cell']}: {metric} {result[metric]:.4g} on the test sequences"
@@ -32,13 +36,17 @@ def _text(result: dict[str, Any]) -> str:
         work += f", and {result['block_macs']:,} of the blocks"
     if result["skip_percent"] > 0:
         work = f"updates skipped: {result['skip_percent']:.1f} %: {result['macs_executed']:,.0f} of {work}"
+    # runs of earlier versions lack the number
+    epochs = result.get("epochs_done", math.nan)
     lines = [
         line,
         work,
         f"{counted(result['parameters'], 'parameter')}, {counted(result['steps'], 'step')} "
-        f"in {minutes} min {seconds} s",
+        f"({epochs:.3g} epoch{'' if epochs == 1 else 's'}) in {minutes} min {seconds} s",
         f"run: {result['run']}, with {', '.join(_previews(Path(result['run'])))}",
     ]
+    if result["threshold"] is None and result["stopped"] == "steps" and epochs < _FEW_EPOCHS:
+        lines.append("few epochs: a longer training, with a higher steps= or epochs=, is likely to be better")
     if result["network"] in ("SequenceModel", "OwnNetwork"):
         lines.append(f"next: {shlex.join(['edgernn', 'export', result['run']])}")
     return "\n".join(lines)
@@ -122,8 +130,8 @@ def _sections(
     metavar="NAME|FILE|FOLDER",
     is_eager=True,
     help="Task, one of activity, adding, binary-addition, brits, char, draw, ecg, fashion-rows, keywords, l2l, "
-    "memorization, mnist-permuted, mnist-rows, ptb, remaining-life, seizures, sentence-vae, twitter or yahoo; or a "
-    "custom .npz, .csv or .parquet file, or folder of tables or wav files.",
+    "memorization, mnist-permuted, mnist-rows, ptb, remaining-life, seizures, sentence-vae, twitter, "
+    "wake-front, wakeword or yahoo; or a custom .npz, .csv or .parquet file, or folder of tables or wav files.",
 )
 @click.option(
     "--cell",
@@ -173,8 +181,9 @@ def _sections(
 @click.option(
     "--folds",
     type=click.IntRange(min=2),
-    help="Train a model for each of this many folds, in OUT/fold-0 and so on, and print mean and standard deviation. "
-    "Each fold of the training recordings, persons or sequences is the validation part of one model.",
+    help="Train a model for each of this many folds, in OUT/fold-0 and so on, and print the mean of the metric and its "
+    "95 % interval. Each fold of the recordings, persons, sequences or sounds is the test part of one model; or its "
+    "validation part, if the data have a test part of their own.",
 )
 @click.option(
     "--numbered",

@@ -255,14 +255,14 @@ class BackwardSource(KernelSource):
                 continue
             k, n = product.rows, product.columns
             self.put(
-                f"{total} = stream({total}, d_p_ptr + at * {layout.P} + {layout.offsets[product.gate]}, live, "
-                f"{self.weights_at(product)}, {size.lower()}_col, {k}, {n}, {n}, 1, BLOCK_K, PRECISION)"
+                f"{total} = multiply_streamed({total}, d_p_ptr + at * {layout.P} + {layout.offsets[product.gate]}, "
+                f"live, {self.weights_at(product)}, {size.lower()}_col, {k}, {n}, {n}, 1, BLOCK_K, PRECISION)"
             )
 
     def read_memory(self) -> None:
         """Append code that loads the values of the update rule's own states from before the step.
 
-        If these states have one value per sample, the forward pass has summed the results of `UpdateRule.evidence` over
+        If these states have one value per sample, the forward pass has summed the results of `Scored.evidence` over
         the neurons at each step. The code also loads this sum. If the loss reads these states directly, the code also
         loads the gradients of the loss with respect to them.
         """

@@ -181,8 +181,12 @@ def refusal(layer: "RecurrentLayer") -> str | None:
         return None
     if norm.name != RecurrentBatchNorm.name:
         return (
-            f"there is no kernel for {layer.kind}: kernels support no normalisation but norm={RecurrentBatchNorm.name}"
+            f"there is no kernel for {layer.kernel_name}: kernels support no normalisation but "
+            f"norm={RecurrentBatchNorm.name}"
         )
     if layer.rule.can_skip:
-        return f"there is no kernel for {layer.kind}: no kernel has both a normalisation and the rule {layer.rule.name}"
+        return (
+            f"there is no kernel for {layer.kernel_name}: no kernel has both a normalisation and the rule "
+            f"{layer.rule.name}"
+        )
     return None

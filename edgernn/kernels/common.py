@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import EdgernnError
@@ -21,6 +21,8 @@ def _has_mask(rule: UpdateRule | type[UpdateRule]) -> bool:
     return rule.schedules or rule.has_equations()
 
 
+# types of tensors whose memory kernels can read; others, such as fake or distributed tensors, are for torch's operators
+PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 # rules with kernels for every cell, a user's own too, on every device
 ANY_CELL = tuple(name for name, rule in RULES.items() if _has_mask(rule))
 # all rules with kernels
@@ -42,16 +44,15 @@ class Kept:
     dry: bool = False
 
 
+def are_plain(tensors: Iterable[Tensor | None], kept: Kept | None) -> bool:
+    """Return True if kernels can read the memory of all tensors, or do not read it, as in a dry pass."""
+    return (kept is not None and kept.dry) or all(t is None or type(t) in PLAIN for t in tensors)
+
+
 def refusal(layer: "RecurrentLayer") -> str | None:
-    """Check whether the training kernels of a device can run a layer.
+    """Return a reason why the training kernels of any device cannot run a layer; None if none is known.
 
     The kernels of one device may have further limits, which are not checked here.
-
-    Args:
-        layer: The layer.
-
-    Returns:
-        A reason why they cannot; None if no reason is known.
     """
     if layer.imputer is not None:
         return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"

@@ -19,7 +19,7 @@ from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.kernels import batch_norm, column
 from edgernn.kernels.batch_norm import BatchNorms
-from edgernn.kernels.common import Kept, check, check_first_derivative, refusal, with_whole_weights
+from edgernn.kernels.common import Kept, are_plain, check, check_first_derivative, refusal, with_whole_weights
 from edgernn.kernels.program_cell import describe_cell
 from edgernn.kernels.training_library import ProgramCell, TrainCall, library
 from edgernn.layer_trace import COUNT, LAST, Trace
@@ -333,19 +333,19 @@ class CpuUnroller:
         if self._cell < 0:
             if not layer.rule.runs_programs:
                 raise UsageError(
-                    f"there is no kernel for {layer.kind}: the rule {layer.rule.name} has kernels for built-in cells "
-                    "only; choose another rule"
+                    f"there is no kernel for {layer.kernel_name}: the rule {layer.rule.name} has kernels for built-in "
+                    "cells only; choose another rule"
                 )
             if cell.norm is not None:
                 raise UsageError(
-                    f"there is no kernel for {layer.kind}, a user-defined cell with a normalisation; leave out the "
-                    "setting norm"
+                    f"there is no kernel for {layer.kernel_name}, a user-defined cell with a normalisation; leave out "
+                    "the setting norm"
                 )
             try:
                 source, self._vectors = describe_cell(cell)
                 self.program = ProgramCell(source)
             except (ProgramError, UsageError) as error:
-                raise UsageError(f"there is no kernel for {layer.kind}: {error}; change the cell") from None
+                raise UsageError(f"there is no kernel for {layer.kernel_name}: {error}; change the cell") from None
         # a function of the cell and its sizes
         address = None if self.program is None else self.program.address
         sizes = {"cell": self._cell, "rule": self._rule, "input": cell.input_size, "hidden": cell.hidden_size}
@@ -379,7 +379,8 @@ class CpuUnroller:
         memories = memory[: column.SENT_COUNT] if sends else memory if decides else ()
         if isinstance(rule, PerColumn) and rule.straight_through:
             memories = tuple(m.detach() for m in memories)
-        if not all(t is None or _native(t) for t in (*weights, *vectors, *rule_weights)):
+        read = (*weights, *vectors, *rule_weights)
+        if not all(t is None or _native(t) for t in read) or not are_plain((*state, *read), kept):
             return None
         (T, B, I), H = x.shape, cell.hidden_size
         sizes = {"cell": self._cell, "rule": self._rule, "steps": T, "batch": B, "input": I, "hidden": H}
@@ -402,18 +403,18 @@ class CpuUnroller:
         if sends:
             after, trace = column.finish(layer, inputs, (state[0], y), memory, final[count:], constants)
             return y, (*final[:count], *after, *([] if last is None else [x[-1]])), trace
-        trace = Trace(None, x.new_zeros(()))
+        budget = x.new_zeros(())
         if norms is not None and norms.learns and t is not None:
             norms.follow(cell, int(t[0, 0]))
         if decides:
             u, budget = others[len(final) :]
-            trace = Trace(u != 0, budget)
         else:
             final += rule.advanced(memory, T)
-            if u is not None:
-                trace = Trace(u != 0, rule.budget(u, None, layer.step_weights))
+            budget = budget if u is None else rule.budget(u, None, layer.step_weights)
+        # of restored values, only the gradients count
+        decisions = None if u is None or (kept is not None and kept.y is not None) else u != 0
         counted = [] if t is None else [t + T]
-        return y, (*final, *counted, *([] if last is None else [x[-1]])), trace
+        return y, (*final, *counted, *([] if last is None else [x[-1]])), Trace(decisions, budget)
 
 
 def why_not(layer: "RecurrentLayer") -> str | None:

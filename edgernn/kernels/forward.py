@@ -143,7 +143,7 @@ class ForwardSource(KernelSource):
             return
         k, at = product.columns, "(at + B)" if product.factor == SENT_H else "at"
         self.put(
-            f"{name} = stream({name}, {product.factor}_ptr + {at} * {k}, live, {self.weights_at(product)}, "
+            f"{name} = multiply_streamed({name}, {product.factor}_ptr + {at} * {k}, live, {self.weights_at(product)}, "
             f"{size.lower()}_col, {k}, {size}, 1, {k}, BLOCK_K, PRECISION)"
         )
 

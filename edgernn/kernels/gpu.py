@@ -22,7 +22,7 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
 from edgernn.kernels import column
-from edgernn.kernels.common import Kept, check, check_first_derivative, refusal, with_whole_weights
+from edgernn.kernels.common import Kept, are_plain, check, check_first_derivative, refusal, with_whole_weights
 from edgernn.kernels.gradients import input_grads
 from edgernn.kernels.kernel_form import KernelForm, choose, constants, precision
 from edgernn.kernels.layer_layout import make_layout
@@ -102,15 +102,11 @@ def _launch(
 
 
 def resources(layer: "RecurrentLayer") -> dict[str, Any]:
-    """List the resources of a layer's compiled kernels, for reports.
+    """List the resources of the compiled kernels of a layer that has run forward and backward on a GPU, for reports.
 
-    Args:
-        layer: A layer with a `GpuUnroller`, which has run forward and backward with the current precision of products.
-
-    Returns:
-        Dict with the kernels' form as `form`. `smaller` maps forward or backward to the form that replaced it, if it
-        needed more shared memory than the GPU has. `forward` and `backward` are lists of dicts with the registers per
-        thread `regs`, `spills` and `shared` memory in bytes of each compiled kernel.
+    `form` is the kernels' form. `smaller` maps forward or backward to the form that replaced it, if it needed more
+    shared memory than the GPU has. `forward` and `backward` are lists of dicts with the registers per thread `regs`,
+    `spills` and `shared` memory in bytes of each compiled kernel.
     """
     unroller: Any = layer.unroller
     layout, key, how = unroller._layout, unroller._key, precision()
@@ -294,7 +290,7 @@ class GpuUnroller:
         tensors = [
             _first(values.get(name), getattr(cell, name, None), getattr(rule, name, None)) for name in layout.inputs
         ]
-        if not all(map(_runs, tensors)):
+        if not all(map(_runs, tensors)) or not are_plain(tensors, kept):
             return None
         outputs = Sequence.apply(kept, self._key, rule.slope, *tensors)  # type: ignore[no-untyped-call]
         results = dict(zip(layout.outputs, outputs, strict=True))
@@ -337,14 +333,16 @@ def _layout(layer: "RecurrentLayer") -> Layout:
         raise UsageError(why)
     if cell.norm is not None:
         raise UsageError(
-            f"there is no kernel for {layer.kind}: Triton kernels do not support the setting norm; leave it out"
+            f"there is no kernel for {layer.kernel_name}: Triton kernels do not support the setting norm; leave it out"
         )
     try:
         layout = make_layout(layer)
     except ProgramError as error:
-        raise UsageError(f"there is no kernel for {layer.kind}: {error}; change the cell") from None
+        raise UsageError(f"there is no kernel for {layer.kernel_name}: {error}; change the cell") from None
     if not any(name in layout.inputs for name in ("a", "x", "e", "blend")):
-        raise UsageError(f"there is no kernel for {layer.kind}: no gate reads the input x; add a gate that reads x")
+        raise UsageError(
+            f"there is no kernel for {layer.kernel_name}: no gate reads the input x; add a gate that reads x"
+        )
     return layout
 
 

@@ -39,7 +39,7 @@ def make_layout(layer: "RecurrentLayer") -> Layout:
     sends = isinstance(rule, PerColumn)
     threshold = list(rule.weights)[1] if sends else ""
     return Layout(
-        layer.kind,
+        layer.kernel_name,
         cell.gates,
         cell.states,
         cell.hidden_size,

@@ -55,9 +55,9 @@ class Rule:
         vectors: Pairs of name and size of the rule's weights that the equations read. The size is "H" for a weight with
             one value per neuron or group of neurons, and "1" for a weight with a single value.
         memory: Names of the rule's own states, which have one value per decision.
-        inclusive: True if a neuron is updated where the rule's score (`UpdateRule.score`) is 0 or more. False if the
+        inclusive: True if a neuron is updated where the rule's score (`Scored.score`) is 0 or more. False if the
             score must be above 0.
-        maps: Triton functions generated from the methods of `UpdateRule` that define the rule: `score` and
+        maps: Triton functions generated from the methods of `Scored` that define the rule: `score` and
             `likelihood`, and `evidence`, `drive` and `advance` if the rule has own states. None for two kinds: under
             `Timed` the update mask u is an input of the kernel, `blend`. Under `ByGate` the neurons with the largest
             scores change; the only weight is their number.
@@ -147,7 +147,7 @@ class Layout:
     gate. Gates with the term W x come first, in the order of the rows of W.
 
     Attributes:
-        name: Names of the layer's cell and rule (`RecurrentLayer.kind`).
+        name: Names of the layer's cell and rule (`RecurrentLayer.kernel_name`).
         gates: Gates of the cell.
         states: Names of the cell's states, all of size H.
         H: Size of a state: the number of neurons.
@@ -164,7 +164,7 @@ class Layout:
             Θ_h.
         learns_threshold: True if the gradient of Θ_h is needed.
         straight_through: Only for a rule of the kind COLUMN: False if the gradient of a value that products keep
-            reading goes to the step before, not to h (`UpdateRule.straight_through`).
+            reading goes to the step before, not to h (`PerColumn.straight_through`).
     """
 
     name: str
@@ -296,7 +296,7 @@ class Layout:
         They are: the cell's states before the first and after each step, s_NAME (T + 1, B, H); the pre-activations p
         (T, B, P), with P columns for all gates; m, the result of `Cell.mid`, (T, B, M) if the cell has it; and the
         rule's own states, all_NAME (T + 1, B, H). For a rule that makes one decision for a whole sample (kind SAMPLE),
-        all_NAME is (T + 1, B, 1), and the sum of `UpdateRule.evidence` over the neurons follows, (T, B, 1). For
+        all_NAME is (T + 1, B, 1), and the sum of `Scored.evidence` over the neurons follows, (T, B, 1). For
         the kind COLUMN, `SENT_H` before the first and at each step, (T + 1, B, H), replaces all_NAME. A rule of the
         kind GATE has its update mask u (T, B, H), and a scratch buffer `scores` (B, H) for its update gate at one step.
         """

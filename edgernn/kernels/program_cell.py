@@ -82,17 +82,10 @@ class CellSource:
 
 
 def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
-    """Serialise a user-defined cell for the native training library.
+    """Serialise a user-defined cell for the native training library, and name the vectors that its equations read.
 
-    Args:
-        cell: The cell.
-
-    Returns:
-        The serialised cell, and the names of the parameter vectors that its equations read, in order.
-
-    Raises:
-        ProgramError: The cell overrides `project` or exceeds a limit of the library, its equations cannot be traced, or
-            the gradients of the traced equations differ from those of torch.
+    ProgramError is raised if the cell overrides `project` or exceeds a limit of the library, its equations cannot be
+    traced, or the gradients of the traced equations differ from those of torch.
     """
     if type(cell).project is not Cell.project:
         raise ProgramError("a cell that overrides project() cannot be translated to native code; remove the override")

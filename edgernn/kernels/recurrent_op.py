@@ -3,12 +3,13 @@
 
 A plain call of a layer calls its kernels directly. Where a program is traced, as by torch.compile, torch.export and
 FakeTensorMode, the layer becomes one node, the torch op `edgernn::recurrent`. Its kernel on any device calls the same
-kernels or the same loop. Its backward pass uses the values that the forward pass kept for the kernels; without
-kernels, it runs the layer again. torch.func and forward-mode differentiation go through the loop.
+kernels or the same loop; a running program calls it past torch's dispatcher. Its backward pass uses the values that the
+forward pass kept for the kernels; without kernels, it runs the layer again. torch.func, forward-mode differentiation
+and torch.jit.trace go through the loop.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,14 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
-from edgernn.kernels.common import Kept
+from edgernn.kernels.common import PLAIN, Kept, check_first_derivative
 from edgernn.layer_trace import Trace
 from edgernn.rules import PerColumn
 from edgernn.structure import structure
@@ -29,8 +33,6 @@ if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer, Unroller
 
 Result = tuple[Tensor, State, Trace]
-# types of tensors that kernels can read; others, such as fake tensors, are for the dispatcher
-_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 # key of the metadata of a node of ONNX, whose value is the key of its layer
 NODE_LAYER = "ai.edgernn.layer"
 # beginning of the key of a layer whose forward pass keeps values for the backward kernels
@@ -48,7 +50,7 @@ def run(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
     if is_traced(x):
         # the op may not change running statistics
         return layer.loop(x, state) if layer.cell.counts_steps else _as_op(layer, x, state)
-    if _is_transformed():
+    if _needs_operators():
         return layer.loop(x, state)
     unroller = layer.unroller_on(kind)
     result = None if unroller is None else unroller(layer, x, state)
@@ -57,18 +59,23 @@ def run(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
 
 def is_traced(x: Tensor) -> bool:
     """Return True where a call with x is traced to a program, or x is no plain tensor, so that only ops may read it."""
-    return torch.compiler.is_compiling() or type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack() > 0
+    return torch.compiler.is_compiling() or not _is_plain(x)
 
 
-def _is_transformed() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+def _is_plain(x: Tensor) -> bool:
+    return type(x) in PLAIN and _len_torch_dispatch_stack() == 0
+
+
+def _needs_operators() -> bool:
+    """Return True in transforms of torch.func and in torch.jit.trace, which read torch's operators alone."""
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or _get_tracing_state() is not None
 
 
 class _Bound:
-    """A layer with weights that are detached, and the storages of these weights."""
+    """A layer with weights that are detached, and the places of these weights."""
 
     def __init__(self, layer: "RecurrentLayer", weights: list[Tensor]) -> None:
-        self.layer, self.weights, self.storages = layer, weights, _storages(weights)
+        self.layer, self.weights, self.places = layer, weights, _places(weights)
 
     def has(self, weights: Sequence[Tensor]) -> bool:
         """Return True if these weights are the same memory."""
@@ -131,7 +138,7 @@ class _Known:
             for source in self.sources:
                 first = attrgetter(self.names[0])(source)
                 # a module may have been made without memory
-                if type(first) in _PLAIN and first.data_ptr() == place and bound.has([*_weights(source).values()]):
+                if type(first) in PLAIN and first.data_ptr() == place and bound.has([*_weights(source).values()]):
                     self.sources[source] = self.bindings[place] = bound
                     break
         return bound
@@ -159,8 +166,8 @@ def _set(layer: "RecurrentLayer", step_weights: Tensor | None, training: bool, s
     return layer if values["training"] == training else layer.train(training)
 
 
-def _storages(tensors: Sequence[Tensor]) -> frozenset[int]:
-    return frozenset(t.untyped_storage().data_ptr() for t in tensors)
+def _places(tensors: Sequence[Tensor]) -> set[int]:
+    return {*map(Tensor.data_ptr, tensors)}
 
 
 def _with_weights(module: Any, tensors: dict[str, Tensor], prefix: str = "") -> Any:
@@ -193,7 +200,7 @@ def describe(layer: "RecurrentLayer") -> str:
             for name, t in weights.items()
         }
         # weights without values, as in torch.export, cannot be read to build kernels
-        plain = all(type(t) in _PLAIN for t in weights.values())
+        plain = all(type(t) in PLAIN for t in weights.values())
         unroller = layer.unroller_on(next(iter(weights.values())).device.type) if plain else None
         bound = _with_weights(layer, bare).train(layer.training)
         name = "loop" if unroller is None else unroller.name
@@ -202,7 +209,7 @@ def describe(layer: "RecurrentLayer") -> str:
         bound.own_unroller = layer.own_unroller
     # a layer that cannot be compared has a key of its own
     text = f"{same!r}" if same is not None and layer.own_unroller == "auto" else f"{id(layer)} {len(_KNOWN)}"
-    key = f"{name}:{layer.kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    key = f"{name}:{layer.kernel_name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if key not in _KNOWN:
         _KNOWN[key] = _Known(bound, list(weights), unroller if name == _KEEPS else None)
     _KNOWN[key].sources.setdefault(layer, None)
@@ -256,18 +263,17 @@ def _known(key: str) -> _Known:
     return _KNOWN[key]
 
 
-def _separate(outputs: Sequence[Tensor], storages: frozenset[int]) -> list[Tensor]:
-    """Return contiguous outputs that share no memory with the storages of inputs or with each other, as ops must."""
-    taken = set(storages)
+def _separate(outputs: Sequence[Tensor], places: set[int]) -> list[Tensor]:
+    """Return contiguous outputs that share no memory with inputs at these places or with each other, as ops must."""
     separate = []
     for output in outputs:
         tensor = (output.detach() if output.requires_grad else output).contiguous()
-        place = tensor.untyped_storage().data_ptr()
-        # tensors of no numbers have no memory
-        if place and (place in taken or tensor.storage_offset()):
+        place = tensor.data_ptr()
+        # a view begins where its tensor does, or at an offset; tensors of no numbers have no memory
+        if place and (place in places or tensor.storage_offset()):
             tensor = tensor.clone(memory_format=torch.contiguous_format)
-            place = tensor.untyped_storage().data_ptr()
-        taken.add(place)
+            place = tensor.data_ptr()
+        places.add(place)
         separate.append(tensor)
     return separate
 
@@ -293,7 +299,7 @@ def _recurrent(
     keep: bool,
 ) -> list[Tensor]:
     """Run a layer over a sequence; `tensors` are x (T, B, I), the initial state, parameters and buffers."""
-    known = _known(layer)
+    known = _KNOWN.get(layer) or _known(layer)
     kept = Kept() if keep else None
     inputs, bound = tensors[: known.first], known.bound(tensors[known.first :])
     module = _set(bound.layer, step_weights, training, slope)
@@ -303,7 +309,8 @@ def _recurrent(
             result = known.run(module, x, tuple(state), kept)
     else:
         result = known.run(module, inputs[0], tuple(inputs[1:]), kept)
-    return _separate([*known.flat(result), *(kept.tensors if kept else ())], bound.storages | _storages(inputs))
+    outputs = [*known.flat(result), *kept.tensors] if kept else known.flat(result)
+    return _separate(outputs, {*bound.places, *map(Tensor.data_ptr, inputs)})
 
 
 def _fake(
@@ -360,7 +367,7 @@ def _backward(
     for leaf in leaves:
         grad = next(gradients) if leaf.requires_grad else leaf.new_empty(0)
         results.append(torch.zeros_like(leaf) if grad is None else grad)
-    return _separate(results, _storages([*tensors, y, *kept, *(g for g in grads if g is not None)]))
+    return _separate(results, _places([*tensors, y, *kept, *(g for g in grads if g is not None)]))
 
 
 def _fake_backward(tensors: Sequence[Tensor], *others: Any) -> list[Tensor]:
@@ -382,6 +389,7 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        check_first_derivative(grads)
         tensors, (y, step_weights, *kept) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         needed, output_grads = list(ctx.needs_input_grad[2:]), list(grads[: ctx.outputs])
         op = torch.ops.edgernn.recurrent_backward.default
@@ -389,16 +397,29 @@ class _Function(torch.autograd.Function):
         return None, None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
 
+def _needs_gradients(tensors: Sequence[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
 def _dispatch(tensors: Sequence[Tensor], step_weights: Tensor | None, *arguments: Any) -> list[Tensor]:
     """Run the op with gradients if one is needed."""
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+    if _needs_gradients(tensors):
         return list(_Function.apply(step_weights, arguments, *tensors))  # type: ignore[no-untyped-call]
-    if not is_traced(tensors[0]) and not _is_transformed():
-        # past the dispatcher, whose second call of Python takes as long as all else here
-        return _recurrent(tensors, step_weights, *arguments)
     with torch._C._AutoDispatchBelowAutograd():
         results: list[Tensor] = torch.ops.edgernn.recurrent.default(tensors, step_weights, *arguments)
     return results
+
+
+def _shorten(op: Any, kernel: Callable[..., list[Tensor]]) -> None:
+    """Let plain calls of an op go past torch's dispatcher, which takes longer than the op's other work."""
+    dispatch = op._op
+
+    def call(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+        plain = _is_plain(tensors[0]) and not _needs_operators() and not _needs_gradients(tensors)
+        results: list[Tensor] = (kernel if plain else dispatch)(tensors, *arguments)
+        return results
+
+    op._op = call
 
 
 for _name, _kernel, _shapes in (
@@ -407,4 +428,5 @@ for _name, _kernel, _shapes in (
 ):
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"edgernn::{_name}", _shapes, lib=_LIBRARY)
+    _shorten(getattr(torch.ops.edgernn, _name).default, _kernel)
 _LIBRARY.impl("recurrent", _dispatch, "Autograd")

@@ -83,13 +83,9 @@ def train_library_path() -> Path | None:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Load the native training library, which has the CPU kernels.
+    """Load the library of training kernels; None if it is missing or does not support this processor.
 
-    Returns:
-        The library; None if it is missing or does not support this processor.
-
-    Raises:
-        EdgernnError: The library was built for another version.
+    EdgernnError is raised if it was built for another version.
     """
     path = train_library_path()
     if path is None:

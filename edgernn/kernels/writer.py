@@ -41,8 +41,8 @@ def multiply(total, factor, tile, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def stream(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by_k: tl.constexpr, by_col: tl.constexpr,
-           BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
+def multiply_streamed(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by_k: tl.constexpr,
+                      by_col: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
     """Return total + factor (ROWS, K) times weights (K, N), both read from memory."""
     for first in range(0, K, BLOCK_K):
         k = first + tl.arange(0, BLOCK_K)
@@ -272,7 +272,7 @@ class KernelSource:
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
-        """Append code that computes the rule's score (`UpdateRule.score`) and from it the variable u, the update mask.
+        """Append code that computes the rule's score (`Scored.score`) and from it the variable u, the update mask.
 
         u is true for the neurons, or samples, that are updated: where the score is above 0. If `rule.inclusive` is
         true, a score of 0 is enough.
@@ -286,7 +286,7 @@ class KernelSource:
 
     @staticmethod
     def score_arguments(rule: Rule) -> tuple[str, ...]:
-        """Return the names of the variables that the generated code passes to the function for `UpdateRule.score`.
+        """Return the names of the variables that the generated code passes to the function for `Scored.score`.
 
         If groups of neurons share a decision, the function gets the mean state of a group, such as mean_h, in place of
         the state s_h of a neuron.

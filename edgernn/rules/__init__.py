@@ -13,8 +13,9 @@ dense model cheaper without training it again. Choose `topk` if the time of a st
 update gate. Choose `clockwork` or `phased` if the data have known periods. `periodic` and `random` are baselines for
 learned rules: try `periodic` first. The weight λ of the penalty on updates trades a learned rule's accuracy for speed.
 With the training setting skip=SHARE, λ is adapted until the model skips this share of the updates.
-To add a rule: write its file, list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run
-`make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
+To add a rule: write its file, with the kind of its decisions as base class (modules `timed`, `scored`, `column` and
+`gate`), list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run `make docs`, which writes the
+header of its native kernels. See `docs/how-to/add-a-rule.md`, also for a new kind.
 """
 
 from edgernn.extras import needed_by

@@ -21,7 +21,7 @@ class Decision:
         u: Update mask (B, H) or (B, 1) in {0, 1}, or in [0, 1] for a soft rule. None if every neuron is updated.
         likelihood: Values that the penalty on updates sums in place of u. None if it sums u.
         masks: Factors (B, I) of x and (B, H) of the states that the cell reads. None if the rule masks neither.
-        score: Result of `UpdateRule.score`, from which u follows. None if the rule computes no score.
+        score: Result of `Scored.score`, from which u follows. None if the rule computes no score.
         sent_inputs: Mask (B, columns of W), True where products read the new value of x. None unless the rule keeps old
             values in products.
     """

@@ -5,7 +5,26 @@ import { Resampler } from "./resampler.mjs";
 import { readWav } from "./wav.mjs";
 
 /**
- * The microphone. `onSamples` gets each part of the samples as a Float32Array. `onError` gets an Error if the
+ * Returns a function that creates an audio node for samples at this rate. `onSamples` gets each part of them as a
+ * Float32Array.
+ */
+export function capture(rate, onSamples) {
+  return async (context) => {
+    await context.audioWorklet.addModule("./capture.mjs");
+    const resampler = new Resampler(context.sampleRate, rate);
+    const node = new AudioWorkletNode(context, "capture", {
+      numberOfOutputs: 0,
+      channelCount: 1,
+      // a microphone of several channels is mixed to one
+      channelCountMode: "explicit",
+    });
+    node.port.onmessage = ({ data }) => onSamples(resampler.feed(data));
+    return node;
+  };
+}
+
+/**
+ * The microphone. `makeNode` creates the node that its samples go to, in an AudioContext. `onError` gets an Error if the
  * microphone ends later, such as one that is unplugged.
  */
 export class Microphone {
@@ -13,10 +32,10 @@ export class Microphone {
   #stream;
 
   /** Asks for the microphone and starts to listen. Throws an Error that says what to do if there is none. */
-  static async start(rate, onSamples, onError) {
+  static async start(makeNode, onError) {
     const microphone = new Microphone();
     try {
-      await microphone.#open(rate, onSamples, onError);
+      await microphone.#open(makeNode, onError);
     } catch (error) {
       microphone.stop();
       throw new Error(explain(error));
@@ -24,7 +43,7 @@ export class Microphone {
     return microphone;
   }
 
-  async #open(rate, onSamples, onError) {
+  async #open(makeNode, onError) {
     // without https, a browser has no microphone
     if (navigator.mediaDevices === undefined) throw new DOMException("", "SecurityError");
     this.#stream = await navigator.mediaDevices.getUserMedia({
@@ -36,16 +55,7 @@ export class Microphone {
       track.onended = () => onError(new Error("it was disconnected, or access was withdrawn; start it again"));
     }
     this.#context = new AudioContext();
-    await this.#context.audioWorklet.addModule("./capture.mjs");
-    const resampler = new Resampler(this.#context.sampleRate, rate);
-    const capture = new AudioWorkletNode(this.#context, "capture", {
-      numberOfOutputs: 0,
-      channelCount: 1,
-      // a microphone of several channels is mixed to one
-      channelCountMode: "explicit",
-    });
-    capture.port.onmessage = ({ data }) => onSamples(resampler.feed(data));
-    this.#context.createMediaStreamSource(this.#stream).connect(capture);
+    this.#context.createMediaStreamSource(this.#stream).connect(await makeNode(this.#context));
     await this.#context.resume();
   }
 

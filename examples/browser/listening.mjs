@@ -3,7 +3,7 @@
 
 /** The steps of one source of audio, from its first sample to its last. */
 export class Listening {
-  rows = []; // the last steps: {features, share, word}
+  rows = []; // the last steps: {features, share, score, word}
   count = 0;
   words = 0;
   milliseconds = 0; // time of all steps
@@ -54,7 +54,7 @@ export class Listening {
     this.milliseconds += performance.now() - start;
     this.count += 1;
     const share = (this.#model.updates ?? this.#model.neurons) / this.#model.neurons;
-    this.rows.push({ features: this.#model.features.slice(), share, word });
+    this.rows.push({ features: this.#model.features.slice(), share, score: this.#detector.score, word });
     if (this.rows.length > 2 * this.#kept) this.rows.splice(0, this.rows.length - this.#kept);
     if (word === undefined) return;
     this.words += 1;

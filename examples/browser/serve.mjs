@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serves two pages with a model on localhost: / streams the steps of a file, and /words.html detects spoken words.
+// Serves four pages with a model on localhost: / streams the steps of a file, /words.html detects spoken words,
+// /wakeword.html listens for a phrase and records takes of it, and /vad.html finds the parts with speech.
 //
 //   node serve.mjs [model.edgernn | model.onnx] [x.csv] [port]
 
@@ -22,6 +23,16 @@ const files = {
   "/chart.mjs": here("chart.mjs"),
   "/words.mjs": here("words.mjs"),
   "/words_chart.mjs": here("words_chart.mjs"),
+  "/word_source.mjs": here("word_source.mjs"),
+  "/sound_page.mjs": here("sound_page.mjs"),
+  "/probability_chart.mjs": here("probability_chart.mjs"),
+  "/wakeword.html": here("wakeword.html"),
+  "/wakeword.mjs": here("wakeword.mjs"),
+  "/takes.mjs": here("takes.mjs"),
+  "/vad.html": here("vad.html"),
+  "/vad.mjs": here("vad.mjs"),
+  "/vad_worklet.mjs": here("vad_worklet.mjs"),
+  "/voice_activity.mjs": here("../voice_activity.mjs"),
   "/audio.mjs": here("audio.mjs"),
   "/capture.mjs": here("capture.mjs"),
   "/listening.mjs": here("listening.mjs"),

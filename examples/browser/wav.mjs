@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the wav files that the C program and `edgernn run --stream` read, to the same samples.
+// Reads the wav files that the C program and `edgernn run --stream` read, to the same samples, and writes such files.
 
 const PCM = 1;
 const UNKNOWN_SIZE = 0x7fff0000; // a program that streams a wav file claims this many bytes of samples or more
@@ -44,4 +44,23 @@ function describes(chunk, rate) {
 function samples(chunk) {
   const count = Math.floor(chunk.byteLength / 2);
   return Float32Array.from({ length: count }, (_, i) => chunk.getInt16(2 * i, true) / 32768);
+}
+
+/** Returns the bytes of a wav file of samples from -1 to 1, with one channel of 16-bit PCM samples at this rate. */
+export function writeWav(samples, rate) {
+  const view = new DataView(new ArrayBuffer(44 + 2 * samples.length));
+  const text = (at, letters) => [...letters].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
+  text(0, "RIFF");
+  view.setUint32(4, 36 + 2 * samples.length, true);
+  text(8, "WAVEfmt ");
+  view.setUint32(16, 16, true);
+  [PCM, 1].forEach((value, i) => view.setUint16(20 + 2 * i, value, true));
+  [rate, 2 * rate].forEach((value, i) => view.setUint32(24 + 4 * i, value, true));
+  [2, 16].forEach((value, i) => view.setUint16(32 + 2 * i, value, true));
+  text(36, "data");
+  view.setUint32(40, 2 * samples.length, true);
+  samples.forEach((sample, i) => {
+    view.setInt16(44 + 2 * i, Math.max(-32768, Math.min(32767, Math.round(32768 * sample))), true);
+  });
+  return new Uint8Array(view.buffer);
 }

@@ -4,7 +4,8 @@
  *   words [-t THRESHOLD] [-s SMOOTHING] [-r REFRACTORY] model.edgernn FILE.wav
  *   arecord -f S16_LE -r 16000 | words model.edgernn -
  *
- * Each word is printed when it is detected, with its time in seconds and its probability. Words and
+ * Without options, smoothing, threshold and refractory time are those in the file. Each word is
+ * printed when it is detected, with its time in seconds and its probability. Words and
  * times are those of `edgernn run MODEL --stream FILE.wav`. At the end, or at Ctrl-C, the program
  * prints the updates that were skipped and the time that the steps took.
  */
@@ -47,18 +48,22 @@ typedef struct Listener {
   PackedModel packed;
   int64_t rate;       /* samples per second */
   const char** names; /* of its classes */
-  float* x;           /* (hop,): the samples of a step */
-  float* y;           /* the scores of the classes */
+  EdgernnDetection detection;
+  float* x; /* (hop,): the samples of a step */
+  float* y; /* the scores of the classes */
 } Listener;
 
 static Listener OpenListener(const char* name) {
-  Listener listener = {OpenModel(name), 0, NULL, NULL, NULL};
+  Listener listener;
+  memset(&listener, 0, sizeof listener);
+  listener.packed = OpenModel(name);
   const EdgernnModel* const model = listener.packed.model;
   const EdgernnSizes sizes = listener.packed.sizes;
   const float* features = NULL;
   int64_t bands = 0;
   Check(edgernn_features(model, &features, &bands), name);
   Check(edgernn_sample_rate(model, &listener.rate), name);
+  Check(edgernn_detection(model, &listener.detection), name);
   if (bands == 0) {
     Fail(
         "%s: expected a model that reads audio, got one without a front end; train it with "
@@ -81,11 +86,11 @@ static Listener OpenListener(const char* name) {
   return listener;
 }
 
-static void Run(Listener* listener, const char* source, WordSettings settings) {
+static void Run(Listener* listener, const char* source) {
   const PackedModel* const packed = &listener->packed;
   const int64_t hop = packed->sizes.input, rate = listener->rate;
-  WordDetector detector =
-      MakeDetector(listener->names, packed->sizes.output, (double)hop / (double)rate, settings);
+  WordDetector detector = MakeDetector(listener->names, packed->sizes.output,
+                                       (double)hop / (double)rate, listener->detection);
   Audio audio = OpenAudio(source, rate);
   const int64_t *updates = NULL, *macs = NULL;
   Check(edgernn_work(packed->model, &updates, &macs), packed->name);
@@ -119,20 +124,21 @@ static void Run(Listener* listener, const char* source, WordSettings settings) {
           took / seconds * 1e-4);
 }
 
-static double ParseNumber(const char* text, int option) {
+/* Replaces a setting of the file by that of an option, if the option was given. */
+static void Replace(double* setting, const char* text, int option) {
+  if (text == NULL) return;
   char* end = NULL;
-  const double number = strtod(text, &end);
+  *setting = strtod(text, &end);
   if (end == text || *end != '\0') Fail("-%c: expected a number, got %s", option, text);
-  return number;
 }
 
 int main(int argc, char** argv) {
-  WordSettings settings = default_settings;
+  const char *threshold = NULL, *smoothing = NULL, *refractory = NULL;
   int option;
   while ((option = getopt(argc, argv, "t:s:r:")) != -1) {
-    if (option == 't') settings.threshold = ParseNumber(optarg, option);
-    if (option == 's') settings.smoothing = ParseNumber(optarg, option);
-    if (option == 'r') settings.refractory = ParseNumber(optarg, option);
+    if (option == 't') threshold = optarg;
+    if (option == 's') smoothing = optarg;
+    if (option == 'r') refractory = optarg;
     if (option == '?') return 2;
   }
   if (argc - optind != 2) {
@@ -143,6 +149,9 @@ int main(int argc, char** argv) {
   }
   HandleInterrupt();
   Listener listener = OpenListener(argv[optind]);
-  Run(&listener, argv[optind + 1], settings);
+  Replace(&listener.detection.threshold, threshold, 't');
+  Replace(&listener.detection.smoothing, smoothing, 's');
+  Replace(&listener.detection.refractory, refractory, 'r');
+  Run(&listener, argv[optind + 1]);
   return 0;
 }

@@ -23,14 +23,7 @@ Array = NDArray[Any]
 
 
 def fuse_cells(proto: onnx.ModelProto) -> list[str]:
-    """Replace each step of an LSTM or GRU in a graph by an operator of one step.
-
-    Args:
-        proto: The model, changed in place. Its constants are folded, see `simplify.folded`.
-
-    Returns:
-        Names of the new operators.
-    """
+    """Replace each step of an LSTM or GRU in a folded graph (`simplify.folded`) by an operator; return their names."""
     names: list[str] = []
     while (cell := _Graph(proto).find()) is not None:
         names.append(_replace(proto, cell))

@@ -15,16 +15,11 @@ _MICROSOFT = "com.microsoft"
 
 
 def plain_layers(proto: onnx.ModelProto) -> list[str]:
-    """Rewrite the recurrent operators of a graph as those that any ONNX Runtime runs.
+    """Rewrite the recurrent operators of a model, in place, as those that any ONNX Runtime runs.
 
     An operator with layout = 1 gets layout 0 between transpositions. A DynamicQuantizeLSTM becomes an LSTM, whose
-    weights stay integers in front of it. It no longer rounds its inputs.
-
-    Args:
-        proto: The model, changed in place.
-
-    Returns:
-        Names of the operators that were quantised, and now compute other numbers.
+    weights stay integers in front of it. It no longer rounds its inputs, so that it computes other numbers: the names
+    of these operators are returned.
     """
     quantised: list[str] = []
     nodes: list[onnx.NodeProto] = []

@@ -14,6 +14,7 @@ from onnx import helper
 from edgernn.errors import EdgernnError
 from edgernn.export.delta_graph import with_outputs
 from edgernn.runtime.graph_states import RECURRENT, axes_of, inputs_of
+from edgernn.runtime.library import run_interruptibly
 from edgernn.runtime.open_model import first_line, open_session
 
 Array = NDArray[Any]
@@ -48,7 +49,7 @@ class Runner:
         """Run the model once and return its outputs by name; feeds of other names are ignored."""
         try:
             arrays = {name: array for name, array in feeds.items() if name in self._inputs}
-            return dict(zip(self._names, self._session.run(self._names, arrays), strict=True))
+            return run_interruptibly(self._session, self._names, arrays)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
             shapes = ", ".join(f"{name} {feeds[name].shape}" for name in sorted(self._inputs & feeds.keys()))
             raise EdgernnError(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simplifies an ONNX file of another tool: fixes inputs, folds constants, and replaces an If of known condition."""
 
+import gc
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from onnxscript import ir
+from onnxscript.ir.passes.common import LiftConstantsToInitializersPass
 from onnxscript.optimizer import fold_constants, remove_unused_nodes
 
 from edgernn.errors import EdgernnError
@@ -22,16 +25,16 @@ _TIMES, _FURTHER = 4, 1 << 20
 
 
 def folded(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """Return a copy of a model with folded constants, in which each If with a constant condition is its branch.
+    """Fold the constants of a model, and put its branch in place of each If with a constant condition.
 
     onnxscript does the work. Constants are folded only while they take little more memory than the file.
 
     Args:
-        proto: The model.
+        proto: The model, which may be changed in place.
         path: Path of the file, for error messages.
 
     Returns:
-        The copy. Functions are inlined, and names may differ, but not those of inputs and outputs.
+        The new model. Functions are inlined, and names may differ, but not those of inputs and outputs.
 
     Raises:
         EdgernnError: The model is invalid.
@@ -41,48 +44,37 @@ def folded(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     def fits(node: Any) -> bool:
         nonlocal left
         shapes = [output.shape for output in node.outputs]
+        # the turns of a loop are not known
+        if any(attribute.type.name == "GRAPH" for attribute in node.attributes.values()):
+            return False
         if any(shape is None or not shape.is_static() for shape in shapes):
             return False
         left -= sum(int(math.prod(shape.numpy())) for shape in shapes)
         return bool(left >= 0)
 
-    result = onnx.ModelProto()
-    result.CopyFrom(proto)
-    for entry in result.opset_import:
+    for entry in proto.opset_import:
         if entry.domain in STANDARD:
             entry.domain = ""
     try:
-        if result.functions:
-            result = onnx.inliner.inline_local_functions(result)
+        if proto.functions:
+            proto = onnx.inliner.inline_local_functions(proto)
+        # its tensors refer to those of the model; a model of protobuf would keep the weights of each pass
+        model = ir.from_proto(proto)
         for _ in range(_PASSES):
-            if not fold_constants(result, onnx_shape_inference=True, should_fold=fits).modified:
+            if not fold_constants(model, onnx_shape_inference=True, should_fold=fits).modified:
                 break
-        remove_unused_nodes(result)
+        remove_unused_nodes(model)
+        LiftConstantsToInitializersPass(size_limit=0)(model)
+        proto = ir.to_proto(model)
     except Exception as error:  # the classes of onnx's and onnxscript's errors have no common base
         text = str(error).partition("\n")[0]
         raise EdgernnError(
             f"{path}: expected a valid ONNX file, got one with an error: {text}; export it again"
         ) from None
-    _lift_constants(result.graph)
-    return result
-
-
-def _lift_constants(graph: onnx.GraphProto) -> None:
-    """Turn the Constant nodes of a graph into initialisers."""
-    kept = []
-    for node in graph.node:
-        value = next((a for a in node.attribute if a.name == "value"), None)
-        if node.op_type != "Constant" or value is None:
-            kept.append(node)
-            continue
-        tensor = onnx.TensorProto()
-        tensor.CopyFrom(value.t)
-        tensor.name = node.output[0]
-        graph.initializer.append(tensor)
-    if len(kept) < len(graph.node):
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+    # the model refers to itself, and keeps the weights
+    del model
+    gc.collect()
+    return proto
 
 
 def opset_of(proto: onnx.ModelProto) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives an ONNX file of another tool its states, so that a caller can run it in chunks."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from edgernn.export.streaming.simplify import folded
 from edgernn.files import default_output, output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.npz import read_npz
-from edgernn.runtime.graph_states import RECURRENT, State, axes_of, fix_inputs, inputs_of, pair_states
+from edgernn.runtime.graph_states import RECURRENT, State, axes_of, fix_inputs, inputs_of, named_states, pair_states
 from edgernn.runtime.info import read_model
 from edgernn.runtime.weights import parse
 
@@ -93,6 +94,29 @@ def prepared(
         raise EdgernnError(
             f"{path}: expected a valid ONNX file, got one with an error: {text}; export it again"
         ) from None
+    except onnx.shape_inference.InferenceError as error:
+        raise EdgernnError(
+            f"{path}: {_first_contradiction(copy)}: expected shapes that fit, got: {error}; export it again"
+        ) from None
+
+
+def _first_contradiction(proto: onnx.ModelProto) -> str:
+    """Name the first node at which the shapes of a graph contradict each other."""
+    nodes, part = list(proto.graph.node), onnx.ModelProto()
+    part.CopyFrom(proto)
+
+    def contradicts(count: int) -> bool:
+        del part.graph.node[count:]
+        part.graph.node.extend(nodes[len(part.graph.node) : count])
+        try:
+            onnx.shape_inference.infer_shapes(part)
+        except onnx.shape_inference.InferenceError:
+            return True
+        return False
+
+    node = nodes[bisect_left(range(1, len(nodes) + 1), True, key=contradicts)]
+    title: str = node.name or node.op_type
+    return title
 
 
 def stream_model(
@@ -131,7 +155,7 @@ def stream_model(
                 f"{path}: {name}: expected axes of at least 1, got {axes_of(value)}; correct it with --shape"
             )
     check_bodies(graph, path)
-    carried = _named(graph, pairs, path) if pairs is not None else pair_states(graph, frozenset(example or ()))
+    carried = pair_states(graph, frozenset(example or ())) if pairs is None else named_states(graph, pairs, path)
     calls = None if example is None else _calls(graph, carried, example, path)
     full = None if calls is None else {**calls[0], **zero_states(new, carried, calls[0])}
     layers = [node for node in recurrent_in(graph) if node.op_type in RECURRENT]
@@ -197,15 +221,6 @@ def _calls(
     return [{n: a[k] if a.ndim > ranks[n] else a for n, a in feeds.items()} for k in range(counts.pop())]
 
 
-def _named(graph: onnx.GraphProto, pairs: Mapping[str, str], path: Path) -> list[State]:
-    """Return the states that the user named as pairs of an input and an output."""
-    inputs, outputs = inputs_of(graph), {value.name for value in graph.output}
-    for name, output in pairs.items():
-        if name not in inputs or output not in outputs:
-            raise UsageError(f"{path}: state {name}={output}: expected an input and an output of the graph; correct it")
-    return [State(name, output, tuple(axes_of(inputs[name]))) for name, output in pairs.items()]
-
-
 def _time(probe: Probe, layers: list[onnx.NodeProto], convs: list[onnx.NodeProto], path: Path) -> str | None:
     """Return the variable axis of the inputs along which recurrent operators and convolutions run, or None."""
     axes = [probe.axes(node.input[0])[0] for node in layers]
@@ -230,15 +245,17 @@ def _declare(graph: onnx.GraphProto, probe: Probe) -> None:
 
 
 def _loosened(proto: onnx.ModelProto, shapes: Mapping[str, Shape], path: Path) -> onnx.ModelProto:
-    """Return a copy of a model in which the lengths that `shapes` makes variable are so."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    """Return the model with the lengths variable that `shapes` makes so: a copy, unless there are none."""
     inputs = inputs_of(proto.graph)
     loose = {
         name: shape
         for name, shape in shapes.items()
         if any(isinstance(a, int) and isinstance(b, str) for a, b in zip(axes_of(inputs[name]), shape, strict=False))
     }
+    if not loose:
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
     fix_inputs(copy, {}, loose, path)
     return copy
 
@@ -274,7 +291,6 @@ def _check(
     if any(a.name == "layout" and a.i for node in original.graph.node for a in node.attribute):
         # ONNX Runtime has no kernel for it
         return
-    before, runner = Runner(original, path), Runner(result.proto, path)
     old_states = [state for state in states if state in carried]
     types = {name: value.type.tensor_type for name, value in inputs_of(original.graph).items()}
     fixed = {
@@ -284,8 +300,13 @@ def _check(
         for name, value in values.items()
     }
     old = run_calls(
-        before, [{**call, **fixed} for call in calls], old_states, zero_states(original, old_states, calls[0])
+        Runner(original, path),
+        [{**call, **fixed} for call in calls],
+        old_states,
+        zero_states(original, old_states, calls[0]),
     )
+    # one model at a time is in memory
+    runner = Runner(result.proto, path)
     start = zero_states(result.proto, states, calls[0])
     new = run_calls(runner, calls, states, start)
     limits = allowed(runner, {**calls[0], **start}, new[0])

@@ -23,7 +23,7 @@ def column_members(kind: LayerKind) -> list[str]:
     """
     if not kind.moving:
         return []
-    matrix = "EdgernnInt8Columns" if kind.int8 else "EdgernnColumns"
+    matrix = f"Edgernn{kind.weights.capitalize()}Columns"
     members = [f"{matrix} columns_{name};" for name in kind.moving]
     members += ["const float* sum_bias;"] * kind.sums_biased
     return [
@@ -41,7 +41,7 @@ def send_values(kind: LayerKind) -> Iterator[str]:
     number of steps, or a very large change, it computes the sums in full instead. It also declares `count`, the number
     of values of h that changed by more than the threshold.
     """
-    functions = "edgernn_int8_columns" if kind.int8 else "edgernn_columns"
+    functions = f"edgernn_{kind.weights}_columns"
     largest = float_literal(kind.rule.largest_change)
     yield "int anew = !(*rule_age > 0.0f);"
     for name in kind.moving:

@@ -2,7 +2,8 @@
 """`edgernn pack --target c`: writes a model as a folder of C files to compile into a firmware."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,15 @@ import numpy as np
 
 from edgernn.errors import UsageError
 from edgernn.files import write_bytes
+from edgernn.runtime.firmware.detector_code import detector_header
 from edgernn.runtime.firmware.model_code import ModelCode
-from edgernn.runtime.firmware.model_content import ModelContent, model_content
+from edgernn.runtime.firmware.model_content import LayerContent, ModelContent, graph_content, stack_content
+from edgernn.runtime.graph_options import PLAIN, GraphOptions
 from edgernn.runtime.info import read_model
 from edgernn.runtime.input_check import OnNonfinite
 from edgernn.runtime.packed import read_packable
+from edgernn.runtime.step_graph.pack import is_graph, pack_graph
+from edgernn.runtime.weights import parse
 
 ENGINE = Path(__file__).with_name("engine")
 # headers of C and POSIX, which a file of that name would hide from the firmware, as its folder is on the include path
@@ -27,20 +32,29 @@ _HEADERS = frozenset(
     utmpx wchar wctype wordexp alloca endian features link paths reent newlib unwind varargs edgernn
     """.split()  # noqa: SIM905
 )
+# bytes in which a C file says that edgernn wrote it
+_COMMENT = 4096
 # the list of neurons to update has 16-bit numbers
 _MOST_NEURONS = 2**16 - 1
 
 
-def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNonfinite = "error") -> dict[str, Any]:
-    """Convert an exported ONNX file to C99 source for a microcontroller.
+def pack_folder(
+    model: Path,
+    out: Path,
+    name: str = "model",
+    on_nonfinite: OnNonfinite = "error",
+    options: GraphOptions = PLAIN,
+) -> dict[str, Any]:
+    """Convert an ONNX file to C99 source for a microcontroller.
 
     Args:
-        model: The exported file.
+        model: A file that edgernn exported, or a streaming file of another tool.
         out: The folder to write.
         name: Name of the files, and prefix of the C functions, such as model in model_step.
         on_nonfinite: What a step does if a number of x is NaN or infinite. "error": the step returns an error and keeps
             the state. "hold": the step replaces the number by the last finite number of the same channel. "reset": the
             step restores the initial state, and then does the same as "hold".
+        options: What the user says of a file of another tool, or of a network of one's own.
 
     Returns:
         Dict with the paths `model` and `folder`, the sorted file names `files`, and two sizes in bytes: `weights`, in
@@ -49,9 +63,14 @@ def pack_folder(model: Path, out: Path, name: str = "model", on_nonfinite: OnNon
     Raises:
         EdgernnError: The file cannot be read, or the native library, which checks the model, is missing.
         UsageError: The model has a part for which there is no C code, the name is not a C identifier or is that of
-            a header of C, or `on_nonfinite` is not "error" and the model reads words.
+            a header of C, `on_nonfinite` is not "error" and the model reads words, or a file would be replaced that
+            is not of edgernn.
     """
-    files = c_files(read_model(model), model, name, on_nonfinite)
+    files = c_files(read_model(model), model, name, on_nonfinite, options)
+    for path in (out / file for file in files.texts if not (ENGINE / file).is_file()):
+        # lines of the first comment may break anywhere
+        if path.is_file() and not all(word in path.read_bytes()[:_COMMENT] for word in (b"Generated", b"edgernn")):
+            raise UsageError(f"{path}: expected none, or a file that edgernn wrote, got another; choose another --name")
     for file, text in files.texts.items():
         write_bytes(out / file, text.encode())
     sizes = {"weights": files.weight_bytes, "state": files.state_bytes}
@@ -73,16 +92,23 @@ class CFiles:
     state_bytes: int
 
 
-def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNonfinite = "error") -> CFiles:
-    """Generate the C files of an exported model.
+def c_files(
+    content: bytes,
+    path: Path,
+    name: str = "model",
+    on_nonfinite: OnNonfinite = "error",
+    options: GraphOptions = PLAIN,
+) -> CFiles:
+    """Generate the C files of a model.
 
     Args:
-        content: The content of the exported ONNX file.
+        content: The content of the ONNX file.
         path: Path of the model's file, for error messages and comments.
         name: Name of the files and prefix of the C functions.
         on_nonfinite: What a step does if a number of x is NaN or infinite. "error": the step returns an error and keeps
             the state. "hold": the step replaces the number by the last finite number of the same channel. "reset": the
             step restores the initial state, and then does the same as "hold".
+        options: What the user says of a file of another tool, or of a network of one's own.
 
     Returns:
         The files and sizes.
@@ -99,27 +125,37 @@ def c_files(content: bytes, path: Path, name: str = "model", on_nonfinite: OnNon
         raise UsageError(f"--name: expected a name that does not begin with edgernn_, as other files do, got {name!r}")
     if name in _HEADERS:
         raise UsageError(f"--name: expected a name other than that of a header, got {name!r}; {name}.h would be hidden")
-    read = model_content(read_packable(content, path), path)
-    _check(read, path)
-    if read.embedding is not None and on_nonfinite != "error":
+    model = _content(content, path, options)
+    if model.vocabulary and on_nonfinite != "error":
         raise UsageError(
             f"--on-nonfinite: expected 'error', got {on_nonfinite!r} for a model that reads word indices, which are "
             "always finite; leave the option out"
         )
-    code = ModelCode(read, name, path.name, on_nonfinite)
+    code = ModelCode(model, path, name, on_nonfinite)
+    _check(code.layers, path)
     texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
-    needed = ["clang.flags", "edgernn_math.h", "edgernn_products.h", "gcc.flags"]
-    needed += ["edgernn_frontend.h"] * (read.frontend is not None)
-    needed += ["edgernn_columns.h"] * any(layer.rule.keeps_sums for layer in read.layers)
+    needed = ["clang.flags", "edgernn_math.h", "gcc.flags", *code.headers]
+    if model.detector is not None:
+        texts[f"{name}_detector.h"] = detector_header(model.detector, name)
+        needed.append("edgernn_detector.h")
     texts |= {engine: (ENGINE / engine).read_text(encoding="utf-8") for engine in needed}
     cmake = (ENGINE / "model.cmake.in").read_text(encoding="utf-8")
     texts[f"{name}.cmake"] = cmake.replace("@NAME@", name)
     return CFiles(texts, code.weight_bytes, code.state_bytes)
 
 
-def _check(model: ModelContent, path: Path) -> None:
+def _content(content: bytes, path: Path, options: GraphOptions) -> ModelContent:
+    proto = parse(content, path, external="read")
+    if is_graph(proto):
+        graph = pack_graph(proto, path, len(content), replace(options, weights=None))
+        return graph_content(graph, options.weights)
+    options.refuse(path)
+    return stack_content(read_packable(content, path), path)
+
+
+def _check(layers: Sequence[LayerContent], path: Path) -> None:
     """Raise UsageError if there is no C code for a layer of the model; `path` is the model's file, for the message."""
-    for layer in model.layers:
+    for layer in layers:
         rule = layer.rule
         if not rule.has_code:
             raise UsageError(
@@ -130,12 +166,6 @@ def _check(model: ModelContent, path: Path) -> None:
             raise UsageError(
                 f"{path}: layer {layer.name}: expected at most {_MOST_NEURONS} neurons for C code, got {layer.hidden}; "
                 "run the model with the native library"
-            )
-        types = {weight.values.dtype.kind for weight in layer.weights.values()}
-        if "u" in types:
-            raise UsageError(
-                f"{path}: layer {layer.name}: C code needs float32 or int8 weights, got bfloat16; export the model "
-                "with --weights int8"
             )
         for name, weight in layer.weights.items():
             if not np.isfinite(weight.floats).all():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generates the C code for layers of the same kind (`LayerKind`): a struct, and the function that runs a step."""
 
+import textwrap
 from collections.abc import Iterator
 
 from edgernn.cell_table import SIZES
@@ -8,11 +9,12 @@ from edgernn.runtime.firmware.column_code import column_members, send_values
 from edgernn.runtime.firmware.equations import Equation, cell_equation
 from edgernn.runtime.firmware.layer_parts import GateProduct, LayerKind, quantised
 from edgernn.runtime.firmware.pointwise_c import assign, block_comment, call, function, identifier
+from edgernn.runtime.firmware.weight_arrays import C_TYPES
 
 
 def record(kind: LayerKind) -> str:
     """Generate the C struct for layers of a kind: sizes, indices of states in the state array, and weights."""
-    rows = "int8_t" if kind.int8 else "float"
+    rows = C_TYPES[kind.weights]
     lines = ["int32_t inputs, hidden;"]
     if kind.cell.mid is not None:
         lines.append("int32_t middle;")
@@ -20,7 +22,6 @@ def record(kind: LayerKind) -> str:
         lines.append("int32_t rank;")
     if kind.groups:
         lines.append("int32_t groups, group_size;")
-    lines.append(f"int32_t states[{_state_count(kind)}]; /* places in the model's state */")
     for name in _matrix_fields(kind):
         lines.append(f"const {rows}* {name};")
         if kind.int8:
@@ -46,9 +47,15 @@ def vector_fields(kind: LayerKind) -> list[str]:
     return names + [identifier(name) for name in kind.rule.weights if kind.rule.equations and name != kind.rule.matrix]
 
 
-def _state_count(kind: LayerKind) -> int:
-    """Count the arrays that a layer keeps between steps."""
-    return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + kind.rule.has_drive
+def state_names(kind: LayerKind) -> list[str]:
+    """Return the names of the states that a step of a layer reads and writes, in the order of its arguments."""
+    names = [f"state_{i}" for i in range(kind.cell.states)] + list(map(identifier, kind.rule.memories))
+    return names + ["last"] * kind.cell.reads_last + ["drive"] * kind.rule.has_drive
+
+
+def drive_state(kind: LayerKind) -> int:
+    """Return the index of the state from which the drive of a rule with one decision for all neurons is computed."""
+    return min(1, kind.cell.states - 1)
 
 
 def code(kind: LayerKind, state: str) -> str:
@@ -75,17 +82,22 @@ class _LayerCode:
         name = self._kind.name
         if self._cell.mid is not None:
             yield function(f"mid_{self._id}", f"An element of m of {name}.", cell_equation(self._cell.mid))
-        yield function(f"update_{self._id}", f"The new states of a neuron of {name}.", cell_equation(self._cell.update))
+        update = cell_equation(self._cell.update)
+        yield function(f"update_{self._id}", f"The new states of a neuron of {name}.", update, lanes=self._kind.lanes)
         for method, equation in self._rule.equations.items():
             yield function(f"{method}_{self._id}", f"The equation `{method}` of the rule of {name}.", equation)
         yield from self._rule_functions()
         comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of {self._counted}.")
-        head = f"static int32_t step_{self._id}(const struct layer_{self._id}* layer, {self._state}* model,"
-        head += f"\n{' ' * head.index('(')} const float* x) {{"
-        yield "\n".join([comment, head, *(f"  {line}" if line else "" for line in self._step()), "}\n"])
+        states = ", ".join(f"float* {name}" for name in state_names(self._kind))
+        head = f"static int32_t step_{self._id}(const struct layer_{self._id}* layer, {self._state}* model, "
+        head += f"const float* x, {states}) {{"
+        head = "\n".join(textwrap.wrap(head, 100, subsequent_indent=" " * 4))
+        body = list(self._step())
+        if not any("model->" in line for line in body):
+            body.insert(0, "(void)model;")
+        yield "\n".join([comment, head, *(f"  {line}" if line else "" for line in body), "}\n"])
 
     def _step(self) -> Iterator[str]:
-        yield from self._state_pointers()
         yield from self._decide()
         yield from self._work()
         yield from self._remember()
@@ -112,15 +124,6 @@ class _LayerCode:
             yield from self._middle()
         yield from self._update()
 
-    def _state_pointers(self) -> Iterator[str]:
-        for i, name in enumerate(self._places()):
-            yield f"float* const {name} = model->state + layer->states[{i}];"
-
-    def _places(self) -> list[str]:
-        """Return the names of the C pointers to the layer's states, in the order of the state array."""
-        names = [f"state_{i}" for i in range(self._cell.states)] + list(map(identifier, self._rule.memories))
-        return names + ["last"] * self._cell.reads_last + ["drive"] * self._rule.has_drive
-
     def _rule_places(self, index: str, memory_index: str) -> dict[str, str]:
         """Map the names of a rule's weights and memories (its own states) to C expressions."""
         places = {
@@ -140,7 +143,7 @@ class _LayerCode:
                 yield f"  model->low_rank[k] = layer->low_rank_scales[k] * {product};"
             else:
                 yield "  model->low_rank[k] = 0.0f;"
-                yield f"  edgernn_products_1({row}, state_0, layer->hidden, &model->low_rank[k]);"
+                yield f"  edgernn_{kind.weights}_products_1({row}, state_0, layer->hidden, &model->low_rank[k]);"
             yield "}"
         if kind.int8:
             yield from (self._quantise(name) for name in kind.vectors)
@@ -148,37 +151,75 @@ class _LayerCode:
     def _quantise(self, name: str) -> str:
         columns = self._kind.columns(name)
         arguments = f"{self._vector(name)}, {columns}, layer->most_{name}, model->quantised_{name}"
-        return f"const float scale_{name} = edgernn_quantise({arguments});"
+        return f"const EdgernnQuantised quantised_{name} = edgernn_quantise({arguments});"
 
     def _vector(self, name: str) -> str:
         h = "model->low_rank" if self._kind.low_rank else "state_0"
         return {"x": "x", "last": "last", "h": h, "c": "state_1", "m": "model->middle"}[name]
 
-    def _multiply(self, products: list[GateProduct], row: str) -> Iterator[str]:
-        for product in products:
-            gates, columns = len(product.gates), self._kind.columns(product.name)
-            sums = ", ".join(f"&p[{gate}]" for gate in product.gates)
-            at = f"layer->{product.field}"
-            if self._kind.int8:
-                whole = f"(({columns} + 3) & ~3)"
-                scales = f"{at}_scales + {row} * {gates}, scale_{product.name}"
-                yield f"edgernn_int8_products_{gates}({at} + {row} * {gates} * {whole},"
-                yield f"    model->quantised_{product.name}, {whole}, {scales}, {sums});"
-            else:
-                vector = self._vector(product.name)
-                yield f"edgernn_products_{gates}({at} + {row} * {gates} * {columns}, {vector}, {columns},"
-                yield f"    {sums});"
-
-    def _sums(self, row: str, *, mid: bool) -> Iterator[str]:
-        """Generate the C code that computes the pre-activations p of one neuron."""
-        gates, cell = self._cell.group(mid=mid), self._cell
-        yield f"float p[{len(cell.gates)}];"
+    def _neurons(self, count: str, neuron: str, result: list[str], *, mid: bool) -> Iterator[str]:
+        """Generate a loop over neurons j that computes the pre-activations p of each one, and then a result."""
+        kind, gates, lanes = self._kind, self._cell.group(mid=mid), self._kind.lanes and not mid
+        products = [product for product in kind.products if product.mid == mid]
+        zero = "edgernn_same_lanes(0.0f)" if lanes else "0.0f"
+        inner = [f"{'EdgernnLanes' if lanes else 'float'} p[{len(self._cell.gates)}];"] if gates else []
         for i, gate in enumerate(gates):
-            bias = f"layer->{'mid_bias' if mid else 'bias'}[{len(gates)} * {row} + {i}]"
-            start = bias if self._kind.biased[not mid] else "0.0f"
-            start = f"rule_p[layer->sums[{gate}] + {row}]" if gate in self._kind.kept_gates else start
-            yield f"p[{gate}] = {start};"
-        yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
+            bias = f"layer->{'mid_bias' if mid else 'bias'}[{self._gate(len(gates), i)}]"
+            start = (f"edgernn_all_lanes(&{bias})" if lanes else bias) if kind.biased[not mid] else zero
+            start = f"rule_p[layer->sums[{gate}] + j]" if gate in kind.kept_gates else start
+            inner.append(f"p[{gate}] = {start};")
+        for product in products:
+            inner += self._add_sums(product, lanes=lanes) if kind.int8 else self._multiply(product)
+        inner += result
+        if kind.blocked:
+            yield f"for (int32_t i = 0; i < {count}; i += 4) {{"
+            yield from (f"  {line}" for product in products for line in self._block_sums(product))
+            step = "EDGERNN_LANES" if lanes else "1"
+            yield f"  for (int32_t j = i; j < i + 4 && j < {count}; j += {step}) {{"
+            inner = [*(f"  {line}" for line in inner), "}"]
+        else:
+            yield f"for (int32_t i = 0; i < {count}; ++i) {{"
+            yield f"  const int32_t j = {neuron};"
+        yield from (f"  {line}" for line in inner)
+        yield "}"
+
+    @staticmethod
+    def _lanes(place: str) -> str:
+        """Return the C expression of an argument of neighbouring neurons, whose first number has a place."""
+        if place.startswith("p["):
+            return place
+        return f"edgernn_same_lanes({place})" if place.endswith("[0]") else f"edgernn_load_lanes(&{place}, left)"
+
+    def _gate(self, gates: int, i: int) -> str:
+        """Return the C expression of the place of gate i of neuron j in a bias or scale of each gate."""
+        return f"{gates} * i + {4 * i} + j - i" if self._kind.blocked else f"{gates} * j + {i}"
+
+    def _multiply(self, product: GateProduct) -> Iterator[str]:
+        """Generate the product of floats with the weights of neuron j."""
+        gates, columns = len(product.gates), self._kind.columns(product.name)
+        call = f"edgernn_{self._kind.weights}_products_{gates}"
+        yield f"{call}(layer->{product.field} + j * {gates} * {columns}, {self._vector(product.name)}, {columns},"
+        yield f"    {', '.join(f'&p[{gate}]' for gate in product.gates)});"
+
+    def _block_sums(self, product: GateProduct) -> Iterator[str]:
+        """Generate the whole-number sums of four neurons from i, for each gate."""
+        name, gates = product.name, len(product.gates)
+        place = f"layer->{product.field} + {gates} * i * quantised_{name}.columns"
+        yield f"int32_t sums_{name}[{4 * gates}];"
+        yield f"edgernn_int8_fours({place}, &quantised_{name}, sums_{name}, sums_{name} + {4 * gates});"
+
+    def _add_sums(self, product: GateProduct, *, lanes: bool) -> Iterator[str]:
+        """Generate the additions of whole-number sums of neuron j, times their scales, to p."""
+        name, gates = product.name, len(product.gates)
+        if not self._kind.blocked:
+            row = f"layer->{product.field} + {gates} * j * quantised_{name}.columns"
+            yield f"int32_t sums_{name}[{gates}];"
+            yield f"edgernn_int8_sums_{gates}({row}, &quantised_{name}, sums_{name});"
+        for k, gate in enumerate(product.gates):
+            sums = f"sums_{name} + {4 * k} + j - i" if self._kind.blocked else f"sums_{name} + {k}"
+            scale = f"layer->{product.field}_scales + {self._gate(gates, k)}"
+            function = "edgernn_lanes_add_sum" if lanes else "edgernn_add_sum"
+            yield f"p[{gate}] = {function}(p[{gate}], {sums}, {scale}, &quantised_{name});"
 
     def _places_of(self, equation: Equation, row: str) -> dict[str, str]:
         """Map the names of the arguments of a cell's equation, such as "gate 0", to C expressions."""
@@ -198,26 +239,31 @@ class _LayerCode:
     def _middle(self) -> Iterator[str]:
         assert self._cell.mid is not None
         equation = cell_equation(self._cell.mid)
-        yield "for (int32_t k = 0; k < layer->middle; ++k) {"
-        if self._cell.group(mid=True):
-            yield from (f"  {line}" for line in self._sums("k", mid=True))
-        yield f"  model->middle[k] = {call(f'mid_{self._id}', equation, self._places_of(equation, 'k'))};"
-        yield "}"
+        target = f"model->middle[j] = {call(f'mid_{self._id}', equation, self._places_of(equation, 'j'))};"
+        yield from self._neurons("layer->middle", "i", [target], mid=True)
         if "m" in quantised(self._kind):
             yield self._quantise("m")
 
     def _update(self) -> Iterator[str]:
         kind, equation = self._kind, cell_equation(self._cell.update)
-        yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
-        yield f"  const int32_t j = {self._neuron};"
-        yield from (f"  {line}" for line in self._sums("j", mid=False))
         apart = kind.kept_apart
         waiting = {s: f"model->next[{place} * layer->hidden + i]" for place, s in enumerate(apart)}
         if apart:
             waiting[apart[0]] = "model->next[i]"
         targets = [waiting.get(s, f"state_{s}[j]") for s in range(self._cell.states)]
-        yield f"  {assign(targets, f'update_{self._id}', equation, self._places_of(equation, 'j'))}"
-        yield "}"
+        places = self._places_of(equation, "j")
+        if kind.lanes:
+            places = {name: self._lanes(place) for name, place in places.items()}
+            names = [f"new_{s}" for s in range(len(targets))]
+            result = [
+                "const int32_t left = layer->hidden - j;",
+                f"EdgernnLanes {', '.join(names)};",
+                assign(names, f"update_{self._id}", equation, places),
+                *(f"edgernn_store_lanes(&{targets[s]}, {name}, left);" for s, name in enumerate(names)),
+            ]
+        else:
+            result = [assign(targets, f"update_{self._id}", equation, places)]
+        yield from self._neurons(self._count, self._neuron, result, mid=False)
         for s, place in waiting.items():
             yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
             yield f"  state_{s}[{self._neuron}] = {place};"
@@ -240,7 +286,7 @@ class _ScoredCode(_LayerCode):
 
     def _evidence(self, index: str) -> str:
         """Return a C call of the equation `evidence`; it reads the cell's second state, or h if there is none."""
-        read = min(1, self._cell.states - 1)
+        read = drive_state(self._kind)
         places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
         return call(f"evidence_{self._id}", self._rule.equations["evidence"], places)
 
@@ -288,23 +334,21 @@ class _SampleCode(_ScoredCode):
 
     def _remember(self) -> Iterator[str]:
         if self._rule.has_drive:
-            yield f"find_drive_{self._id}(layer, model);"
+            yield f"find_drive_{self._id}(layer, state_{drive_state(self._kind)}, drive);"
         yield from self._advance("1.0f", "score", "*drive", "0")
         if self._rule.pool:
             yield f"for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] = 0.0f;"
 
     def _drive(self) -> str:
         """Generate the C function of the equation `drive` of a rule that makes one decision for all neurons."""
-        read = min(1, self._cell.states - 1)
         places = self._rule_places("0", "0") | {"evidence": "sum"}
-        state = self._places().index("drive")
         return f"""\
 {block_comment(f"Computes the drive of a layer of {self._kind.name}, which is constant while its state is.")}
-static void find_drive_{self._id}(const struct layer_{self._id}* layer, {self._state}* model) {{
-  const float* const state_{read} = model->state + layer->states[{read}];
+static void find_drive_{self._id}(const struct layer_{self._id}* layer,
+    const float* state_{drive_state(self._kind)}, float* drive) {{
   float sum = 0.0f;
   for (int32_t j = 0; j < layer->hidden; ++j) sum += {self._evidence("j")};
-  model->state[layer->states[{state}]] = {call(f"drive_{self._id}", self._rule.equations["drive"], places)};
+  *drive = {call(f"drive_{self._id}", self._rule.equations["drive"], places)};
 }}
 """
 
@@ -328,7 +372,7 @@ class _NeuronCode(_ScoredCode):
                 yield f"  const float e = {bias} + {product};"
             else:
                 yield f"  float e = {bias};"
-                yield f"  edgernn_products_1({row}, x, layer->inputs, &e);"
+                yield f"  edgernn_{kind.weights}_products_1({row}, x, layer->inputs, &e);"
         if kind.groups:
             yield "  const int32_t first = g * layer->group_size, rest = layer->hidden - first;"
             yield "  const int32_t end = first + (rest < layer->group_size ? rest : layer->group_size);"

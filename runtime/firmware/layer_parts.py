@@ -8,8 +8,8 @@ from functools import cached_property
 from edgernn.cell_table import TERMS, CellTable
 from edgernn.runtime.firmware.equations import RuleTable
 from edgernn.runtime.firmware.model_content import LayerContent, biased_gates
-from edgernn.runtime.firmware.pointwise_c import identifier
-from edgernn.runtime.firmware.weight_arrays import padded
+from edgernn.runtime.firmware.pointwise_c import LanesPrinter, identifier
+from edgernn.runtime.firmware.weight_arrays import padded, type_of
 
 # bound of quantised inputs, and of their products with int8 weights, as in runtime/csrc/cpu/low_precision.h
 _MOST_INT16, _MOST_INT32 = 127 * 256 + 127, 2**31 - 1
@@ -60,7 +60,7 @@ class LayerKind:
             bias, and whether one that it does not read has a bias.
         low_rank: True if the recurrent weights are a product of two matrices, R Q.
         sums_biased: True if a gate whose sum is kept from step to step (`kept_gates`) has a bias.
-        int8: True if the matrices have int8 weights.
+        weights: Type of the matrices: float, bfloat16 or int8.
         groups: True if groups of neurons share an update decision.
     """
 
@@ -71,8 +71,26 @@ class LayerKind:
     biased: tuple[bool, bool]
     low_rank: bool
     sums_biased: bool
-    int8: bool
+    weights: str
     groups: bool
+
+    @property
+    def int8(self) -> bool:
+        return self.weights == "int8"
+
+    @property
+    def blocked(self) -> bool:
+        """True if a step multiplies the weights of four neurons at a time: int8, and a rule that updates all of them.
+
+        The bytes of two rows alternate, so an odd number of gates has pairs of neurons.
+        """
+        return self.int8 and not self.lists_neurons and not self.rule.keeps_sums
+
+    @property
+    def lanes(self) -> bool:
+        """True if a step computes neighbouring neurons at once where the processor has vectors."""
+        ops = {instruction.op for instruction in self.cell.update.instructions}
+        return self.blocked and ops <= LanesPrinter.expressions.keys()
 
     @property
     def identifier(self) -> str:
@@ -155,9 +173,9 @@ def kind_of(layer: LayerContent, number: int) -> LayerKind:
     kept = set(_kept_gates(cell, layer.rule))
     added = gates - kept
     biased = (bool(added & set(cell.group(mid=True))), bool(added & set(cell.group(mid=False))))
-    low_rank, int8 = "Q" in layer.weights, layer.weights["W"].scales is not None
-    groups = layer.group_size > 1
-    return LayerKind(layer.name, number, cell, layer.rule, biased, low_rank, bool(gates & kept), int8, groups)
+    low_rank, groups = "Q" in layer.weights, layer.group_size > 1
+    weights = type_of(layer.weights["W"])
+    return LayerKind(layer.name, number, cell, layer.rule, biased, low_rank, bool(gates & kept), weights, groups)
 
 
 def _kept_gates(cell: CellTable, rule: RuleTable) -> list[int]:
@@ -167,7 +185,7 @@ def _kept_gates(cell: CellTable, rule: RuleTable) -> list[int]:
 def kind_key(layer: LayerContent) -> Hashable:
     """Return a dictionary key that is equal for layers with the same C code."""
     kind = kind_of(layer, 0)
-    return kind.name, kind.cell, kind.biased, kind.sums_biased, kind.int8, kind.groups
+    return kind.name, kind.cell, kind.biased, kind.sums_biased, kind.weights, kind.groups
 
 
 def quantised(kind: LayerKind) -> list[str]:

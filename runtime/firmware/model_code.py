@@ -2,6 +2,7 @@
 """Generates the C header of a model, and its C source with the weights."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,7 @@ from numpy.typing import NDArray
 from edgernn.runtime.firmware.bad_samples import check, step_comment
 from edgernn.runtime.firmware.column_code import column_matrix, rows_table, sum_biases, sum_places
 from edgernn.runtime.firmware.equations import mapped_vectors
-from edgernn.runtime.firmware.frontend_code import frontend_record
-from edgernn.runtime.firmware.layer_code import code, record
+from edgernn.runtime.firmware.layer_code import code, drive_state, record
 from edgernn.runtime.firmware.layer_parts import (
     Field,
     LayerKind,
@@ -22,15 +22,18 @@ from edgernn.runtime.firmware.layer_parts import (
     quantised,
     workspace,
 )
-from edgernn.runtime.firmware.model_content import LayerContent, ModelContent
-from edgernn.runtime.firmware.pointwise_c import array, block_comment, float_literal, identifier
-from edgernn.runtime.firmware.weight_arrays import gate_biases, gate_matrix, in_blocks
+from edgernn.runtime.firmware.model_content import LayerContent, ModelContent, layer_content
+from edgernn.runtime.firmware.pointwise_c import block_comment, float_literal, identifier
+from edgernn.runtime.firmware.step_code import BYTES, Constants, StepCode, step_workspace
+from edgernn.runtime.firmware.weight_arrays import by_fours, gate_biases, gate_matrix, in_blocks
 from edgernn.runtime.input_check import OnNonfinite
+from edgernn.runtime.step_graph.content import place
+from edgernn.runtime.step_graph.steps import Fft, Operand, Recurrent
+from edgernn.runtime.step_graph.views import Kind, Value
 from edgernn.runtime.weights import Weight
 
 # members of the state that are no arrays
 _SCALARS = ("updates", "nonfinite")
-_BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
 
 
 class ModelCode:
@@ -40,24 +43,42 @@ class ModelCode:
 
     Args:
         model: Content of the exported model.
+        path: Path of the model's file, for messages, and its name for comments.
         name: Prefix of the C functions, and name of the files.
-        source: Name of the model's file, for comments.
         on_nonfinite: Treatment of x with a NaN or infinity: "error" refuses x; "hold" replaces the number by the last
             finite one of its channel; "reset" first restores the initial state, and then does the same as "hold".
     """
 
-    def __init__(self, model: ModelContent, name: str, source: str, on_nonfinite: OnNonfinite = "error") -> None:
-        self._model, self._name, self._source, self._on_nonfinite = model, name, source, on_nonfinite
+    def __init__(self, model: ModelContent, path: Path, name: str, on_nonfinite: OnNonfinite = "error") -> None:
+        self._model, self._name, self._source, self._on_nonfinite = model, name, path.name, on_nonfinite
         self._type = "".join(part.capitalize() for part in name.split("_"))
         self._state, self._macro = f"{self._type}State", name.upper()
-        self._arrays: list[str] = []
-        self.weight_bytes = 0
-        self._starts: list[NDArray[np.float32]] = []
+        self._constants = Constants()
         self._kinds: dict[Any, LayerKind] = {}
-        self._layer_kinds = [self._kind(layer) for layer in model.layers]
-        # indices in the state array of the states of each layer
-        self._frontend_places = [self._place(start) for start in model.frontend.starts] if model.frontend else []
-        self._places = [self._layer_places(layer) for layer in model.layers]
+        # steps may share a layer
+        layers = {id(step.layer): step for step in model.layers}
+        self.layers = [layer_content(step, path) for step in layers.values()]
+        self._indices = {key: index for index, key in enumerate(layers)}
+        self._layer_kinds = [self._kind(layer) for layer in self.layers]
+        # states of the model, then the drives of layers whose rule has one
+        self._states = list(model.states)
+        self._driven = [step for step in model.layers if self._kind_of(step).rule.has_drive]
+        for step in self._driven:
+            self._states.append(Value(Kind.STATE, step.rows, np.zeros(step.rows, np.float32)))
+            step.states.append(Operand(self._states[-1], 0, []))
+            step.widths.append(1)
+        sizes = [value.size for value in self._states]
+        self._places = {value: sum(sizes[:k]) for k, value in enumerate(self._states)}
+        starts = [np.asarray(value.numbers, np.float32).ravel() for value in self._states]
+        self._starts = np.concatenate([np.zeros(0, np.float32), *starts])
+        self._arena = place(model.steps, 1)
+        x = "model->held" if self._holds else "x"
+        self._code = StepCode(self._constants, self._places, x, self._run_layer, model.quantises)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all constant arrays in bytes, after a call of the method `source`."""
+        return self._constants.bytes
 
     def _kind(self, layer: LayerContent) -> LayerKind:
         key = kind_key(layer)
@@ -66,18 +87,8 @@ class ModelCode:
             self._kinds[key] = kind_of(layer, sum(same))
         return self._kinds[key]
 
-    def _place(self, start: NDArray[np.float32]) -> int:
-        place = sum(map(len, self._starts))
-        self._starts.append(start)
-        return place
-
-    def _layer_places(self, layer: LayerContent) -> list[int]:
-        drive = [np.zeros(1, np.float32)] * layer.rule.has_drive
-        return [self._place(start) for start in [*layer.starts, *drive]]
-
-    @property
-    def _inputs(self) -> int:
-        return self._model.frontend.hop if self._model.frontend else self._model.inputs
+    def _kind_of(self, step: Recurrent) -> LayerKind:
+        return self._layer_kinds[self._indices[id(step.layer)]]
 
     @property
     def _holds(self) -> bool:
@@ -85,56 +96,53 @@ class ModelCode:
 
     @property
     def _neurons(self) -> int:
-        return sum(layer.hidden for layer in self._model.layers)
-
-    @property
-    def _copies_input(self) -> bool:
-        model = self._model
-        return model.embedding is not None or model.frontend is not None or model.mean is not None
+        return sum(step.steps * step.rows * step.outputs for step in self._model.layers)
 
     def fields(self) -> list[Field]:
         """Return the arrays and counters of the C struct that holds the states and the workspace of this model."""
         model = self._model
-        listed = [Field("float", "state", sum(map(len, self._starts)), "states of all layers")]
+        listed = [Field("float", "state", len(self._starts), "states, kept from step to step")]
         if self._holds:
-            listed.append(Field("float", "held", self._inputs, "last finite numbers of x"))
-        if self._copies_input:
-            listed.append(Field("float", "x", model.inputs, "input of the first layer"))
-        if model.frontend:
-            listed.append(Field("float", "spectrum", 5 * (model.frontend.filters.shape[1] - 1) + 1, "of a window"))
-        stack = zip(model.layers, self._layer_kinds, strict=True)
-        # layers share their workspaces
-        for shared in zip(*(workspace(layer, kind) for layer, kind in stack), strict=True):
-            largest = max(shared, key=lambda field: field.count)
-            listed += [largest] * (largest.count > 0)
+            listed.append(Field("float", "held", model.inputs, "last finite numbers of x"))
+        listed.append(Field("float", "arena", self._arena, "values inside a step"))
+        # steps share their workspaces
+        shared = [field for step in model.steps for field in step_workspace(step, model.quantises)]
+        stack = zip(self.layers, self._layer_kinds, strict=True)
+        shared += [field for layer, kind in stack for field in workspace(layer, kind)]
+        largest: dict[str, Field] = {}
+        for field in sorted(shared, key=lambda field: field.count):
+            largest[field.name] = field
+        # products read pairs of the int16_t numbers, whose counts are multiples of 4
+        listed += sorted(largest.values(), key=lambda field: (-BYTES[field.type], field.type))
         if self._holds:
             listed.append(Field("int32_t", "nonfinite", 1, "steps with a number of x that was not finite"))
-        return [*listed, Field("int32_t", "updates", 1, "number of updates in the last step")]
+        listed.append(Field("int32_t", "updates", 1, "number of updates in the last step"))
+        return [field for field in listed if field.count]
 
     @property
     def state_bytes(self) -> int:
         """Size in bytes of the C struct with the model's states and workspace."""
         fields = self.fields()
         # two neighbouring fields of 16 bits share a word
-        ends = sum(field.count * _BYTES[field.type] for field in fields)
+        ends = sum(field.count * BYTES[field.type] for field in fields)
         return ends + ends % 4
 
     def header(self) -> str:
         """Return the C header: the model's sizes, the struct of its state and its functions."""
         macro, model = self._macro, self._model
-        words = model.embedding is not None
+        words = model.vocabulary > 0
         sizes = {"OUTPUT": (model.outputs, "numbers in y"), "NEURONS": (self._neurons, "neurons of all layers")}
-        if model.embedding is not None:
-            sizes = {"VOCABULARY": (len(model.embedding.values), "words")} | sizes
+        if words:
+            sizes = {"VOCABULARY": (model.vocabulary, "words")} | sizes
         else:
-            what = "samples that a step reads" if model.frontend else "numbers in x"
-            sizes = {"INPUT": (self._inputs, what)} | sizes
+            what = "samples that a step reads" if model.is_audio else "numbers in x"
+            sizes = {"INPUT": (model.inputs, what)} | sizes
         defines = "\n".join(f"#define {macro}_{key} {value} /* {text} */" for key, (value, text) in sizes.items())
         members = "\n".join(
             f"  {field.type} {field.name}{f'[{field.count}]' * (field.name not in _SCALARS)}; /* {field.comment} */"
             for field in self.fields()
         )
-        on_nonfinite = step_comment(self._on_nonfinite, bool(self._held_start))
+        on_nonfinite = step_comment(self._on_nonfinite, self._model.held_start is not None)
         counter = (
             f"\n/* Returns the number of steps since {self._name}_reset at which x had a NaN or an infinity. */\n"
             f"int32_t {self._name}_nonfinite(const {self._state}* model);\n"
@@ -183,49 +191,55 @@ int32_t {self._name}_updates(const {self._state}* model);
 """
 
     def _signature(self) -> str:
-        x = "int32_t word" if self._model.embedding is not None else "const float* x"
+        x = "int32_t word" if self._model.vocabulary else "const float* x"
         return f"{self._type}Status {self._name}_step({self._state}* model, {x}, float* y)"
 
     def _generated(self) -> str:
-        names = ", ".join(f"{layer.name} ({layer.inputs}, {layer.hidden})" for layer in self._model.layers)
-        return f"{names}. Generated by `edgernn pack --target c` from {self._source}."
+        counts: dict[str, int] = {}
+        for layer in self.layers:
+            text = f"{layer.name} ({layer.inputs}, {layer.hidden})"
+            counts[text] = counts.get(text, 0) + 1
+        names = ", ".join(f"{text} x {count}" if count > 1 else text for text, count in counts.items())
+        about = f" {self._model.about}" if self._model.about else ""
+        return f"{names or 'no layer'}. Generated by `edgernn pack --target c` from {self._source}.{about}"
 
     def source(self) -> str:
         """Return the text of the C source file: the weights as constant arrays, and the functions."""
         kinds = list(self._kinds.values())
-        records = [self._record(i) for i in range(len(self._model.layers))]
+        records = [self._record(i) for i in range(len(self.layers))]
         functions = [self._reset(), self._step(), self._getter("updates")]
         functions += [self._getter("nonfinite")] * self._holds
-        includes = ["edgernn_products.h"] + ["edgernn_frontend.h"] * (self._model.frontend is not None)
-        includes += ["edgernn_columns.h"] * any(kind.moving for kind in kinds)
         return "\n".join(
             [
                 block_comment(self._generated()),
                 "",
                 f'#include "{self._name}.h"',
                 "",
-                *(f'#include "{name}"' for name in includes),
+                *(f'#include "{name}"' for name in self.headers),
                 "",
                 *(record(kind) for kind in kinds),
                 *(code(kind, self._state) for kind in kinds),
-                *self._arrays,
+                *self._constants.texts,
                 *records,
                 *functions,
             ]
         )
 
+    @property
+    def headers(self) -> list[str]:
+        """Names of the headers of the folder engine that the source includes."""
+        steps = self._model.steps
+        listed = ["edgernn_products.h"] + ["edgernn_fourier.h"] * any(isinstance(step, Fft) for step in steps)
+        return listed + ["edgernn_columns.h"] * any(kind.moving for kind in self._kinds.values())
+
     def _array(self, type: str, name: str, values: NDArray[Any]) -> str:
         """Add a constant array to the C source, and return its name; `type` is the C type of an element."""
-        self._arrays.append(array(type, name, values))
-        self.weight_bytes += values.size * _BYTES[type]
-        return name
+        return self._constants.add(type, name, values)
 
     def _matrix(self, name: str, matrix: Weight) -> Iterator[tuple[str, str]]:
         """Add the arrays of a matrix to the source: its values, and the scales of its rows if the values are int8."""
         field = name.partition("_")[2]
-        yield field, self._array("float" if matrix.scales is None else "int8_t", name, matrix.values)
-        if matrix.scales is not None:
-            yield f"{field}_scales", self._array("float", f"{name}_scales", matrix.scales)
+        return zip((field, f"{field}_scales"), self._constants.matrix(name, matrix), strict=False)
 
     def _record(self, index: int) -> str:
         """Generate the constant struct of layer `index`, and add the arrays of its weights to the source."""
@@ -235,7 +249,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         return f"static const struct layer_{kind} layer{index} = {{\n{members}\n}};\n"
 
     def _fields_of(self, index: int) -> Iterator[tuple[str, str]]:
-        layer, kind, prefix = self._model.layers[index], self._layer_kinds[index], f"layer{index}"
+        layer, kind, prefix = self.layers[index], self._layer_kinds[index], f"layer{index}"
         yield "inputs", str(layer.inputs)
         yield "hidden", str(layer.hidden)
         if kind.cell.mid is not None:
@@ -246,12 +260,14 @@ int32_t {self._name}_updates(const {self._state}* model);
         if kind.groups:
             yield "groups", str(-(-layer.hidden // layer.group_size))
             yield "group_size", str(layer.group_size)
-        yield "states", f"{{{', '.join(map(str, self._places[index]))}}}"
         for product in kind.products:
             # W has the columns of x, then those of the last x
             first = layer.inputs if product.name == "last" else 0
             columns = slice(first, first + depth(layer, product.name))
             matrix = gate_matrix(layer, product.weight, product.term, product.gates, columns)
+            if kind.blocked:
+                assert matrix.scales is not None
+                matrix = Weight(by_fours(matrix.values), by_fours(matrix.scales))
             yield from self._matrix(f"{prefix}_{product.field}", in_blocks(matrix))
         for name in kind.moving:
             yield from self._columns(f"{prefix}_columns_{name}", *column_matrix(layer, kind, name))
@@ -264,6 +280,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         for mid, field in ((True, "mid_bias"), (False, "bias")):
             if kind.biased[not mid]:
                 biases = gate_biases(layer, kind.cell.group(mid=mid))
+                biases = by_fours(biases) if kind.blocked else biases
                 yield field, self._array("float", f"{prefix}_{field}", biases)
         count = len(kind.cell.vectors)
         vectors = mapped_vectors(kind.cell.map, [layer.weights[f"vector {i}"].floats for i in range(count)])
@@ -281,105 +298,62 @@ int32_t {self._name}_updates(const {self._state}* model);
         arrays = [array for _, array in self._matrix(name, matrix)] if rows else []
         values, scales, *_ = [*arrays, "0", "0"]
         if rows:
-            self._arrays.append(rows_table(f"{name}_parts", parts))
-            self.weight_bytes += parts.nbytes
+            self._constants.texts.append(rows_table(f"{name}_parts", parts))
+            self._constants.bytes += parts.nbytes
         part = f"{name}_parts" if rows else "0"
         yield name.partition("_")[2], f"{{{values}, {scales}, {columns}, {rows}, {len(parts)}, {part}}}"
 
     def _reset(self) -> str:
         lines = []
-        starts = np.concatenate(self._starts)
+        starts, steps = self._starts, self._model.steps
         if starts.any():
-            lines.append(f"for (int32_t i = 0; i < {starts.size}; ++i) model->state[i] = start[i];")
-            self._array("float", "start", starts)
-        else:
+            start = self._array("float", "start", starts)
+            lines.append(f"for (int32_t i = 0; i < {starts.size}; ++i) model->state[i] = {start}[i];")
+        elif starts.size:
             lines.append(f"for (int32_t i = 0; i < {starts.size}; ++i) model->state[i] = 0.0f;")
-        for i, kind in enumerate(self._layer_kinds):
-            if kind.rule.has_drive:
-                lines.append(f"find_drive_{kind.identifier}(&layer{i}, model);")
+        if any(view.value.padded for step in steps for view in step.writes()):
+            lines.append(f"for (int32_t i = 0; i < {self._arena}; ++i) model->arena[i] = 0.0f;")
+        for step in self._driven:
+            lines += self._code.each_row(step, self._find_drive)
         reset = f"void {self._name}_reset({self._state}* model)"
         if not self._holds:
             return _function(reset, [*lines, "model->updates = 0;"])
-        start = f"{self._held_start}[i]" if self._held_start else "0.0f"
+        start = "0.0f"
+        if self._model.held_start is not None:
+            start = f"{self._array('float', 'held_start', self._model.held_start)}[i]"
         whole = ["reset_state(model);", "model->nonfinite = model->updates = 0;"]
         whole.append(f"for (int32_t i = 0; i < {self._macro}_INPUT; ++i) model->held[i] = {start};")
         return _function(f"static void reset_state({self._state}* model)", lines) + "\n" + _function(reset, whole)
 
-    @property
-    def _held_start(self) -> str:
-        """Name of the C array whose numbers replace NaN in x before the first finite number, or "" if 0 replaces it."""
-        # the mean of a model with a front end is that of its features
-        return "input_mean" * (self._model.mean is not None and self._model.frontend is None)
+    def _find_drive(self, step: Recurrent, states: Sequence[str]) -> str:
+        """Return the call that computes the drive of a layer, whose states are given as C expressions."""
+        index, kind = self._indices[id(step.layer)], self._kind_of(step)
+        return f"find_drive_{kind.identifier}(&layer{index}, {states[drive_state(kind)]}, {states[-1]});"
+
+    def _run_layer(self, step: Recurrent, x: str, states: Sequence[str]) -> Iterator[str]:
+        """Generate the statements that run a layer on an input and states, given as C expressions."""
+        index = self._indices[id(step.layer)]
+        if step in self._driven and step.states[0].value.kind != Kind.STATE:
+            # the states are new at each step of the model
+            yield self._find_drive(step, states)
+        kind = self._layer_kinds[index].identifier
+        yield f"updates += step_{kind}(&layer{index}, model, {', '.join([x, *states])});"
 
     def _getter(self, field: str) -> str:
         return _function(f"int32_t {self._name}_{field}(const {self._state}* model)", [f"return model->{field};"])
 
     def _step(self) -> str:
-        lines = [*self._input(), "int32_t updates = 0;"]
-        x = "model->x" if self._copies_input else self._x
-        for i, kind in enumerate(self._layer_kinds):
-            lines.append(f"updates += step_{kind.identifier}(&layer{i}, model, {x});")
-            x = f"model->state + {self._places[i][0]}"
-        lines += [*self._output(x), "model->updates = updates;", f"return {self._macro}_OK;"]
-        return _function(self._signature(), lines)
-
-    def _input(self) -> Iterator[str]:
-        """Generate the code that checks x and applies the embedding, the audio front end and the standardisation."""
         model, bad = self._model, f"return {self._macro}_BAD_INPUT;"
-        x = self._x
-        if model.embedding is not None:
-            yield f"if (word < 0 || word >= {self._macro}_VOCABULARY) {bad}"
-            list(self._matrix("of_embedding", model.embedding))
-            value = f"(float)of_embedding[word * {model.inputs} + i]"
-            value += " * of_embedding_scales[word]" * (model.embedding.scales is not None)
-            yield f"for (int32_t i = 0; i < {model.inputs}; ++i) model->x[i] = {value};"
-            x = "model->x"
+        lines = []
+        if model.vocabulary:
+            lines.append(f"if (word < 0 || word >= {self._macro}_VOCABULARY) {bad}")
+            lines.append("const float x[] = {(float)word};")
         else:
-            yield from check(self._on_nonfinite, f"{self._macro}_INPUT", bad)
-        if model.frontend is not None:
-            yield from self._features()
-            x = "model->x"
-        if model.mean is not None and model.std is not None:
-            self._array("float", "input_mean", model.mean)
-            self._array("float", "input_std", model.std)
-            yield f"for (int32_t i = 0; i < {model.inputs}; ++i) {{"
-            yield f"  model->x[i] = ({x}[i] - input_mean[i]) / input_std[i];"
-            yield "}"
-
-    @property
-    def _x(self) -> str:
-        return "model->held" if self._holds else "x"
-
-    def _features(self) -> Iterator[str]:
-        frontend = self._model.frontend
-        assert frontend is not None
-        self._arrays.append(frontend_record(frontend, self._model.inputs, self._array))
-        places = [f"model->state + {place}" for place in self._frontend_places]
-        samples = places.pop(0) if len(frontend.window) > frontend.hop else "0"
-        yield f"edgernn_features(&frontend, edgernn_feature_{frontend.normalisation}, {self._x}, {samples},"
-        yield f"                 {places[0] if places else '0'}, model->spectrum, model->x);"
-
-    def _output(self, h: str) -> Iterator[str]:
-        model, hidden = self._model, self._model.layers[-1].hidden
-        yield f"for (int32_t i = 0; i < {self._macro}_OUTPUT; ++i) {{"
-        if model.head is None:
-            yield f"  y[i] = ({h})[i];"
-        else:
-            weights, bias = model.head
-            # a tied head shares the matrix of the embedding
-            tied = model.embedding is not None and np.array_equal(weights.floats, model.embedding.floats)
-            matrix = "of_embedding" if tied else "of_head"
-            if not tied:
-                list(self._matrix(matrix, weights))
-            self._array("float", "head_bias", bias.floats)
-            row = f"{matrix} + i * {hidden}"
-            if weights.scales is not None:
-                product = f"{matrix}_scales[i] * edgernn_float_product({row}, {h}, {hidden})"
-                yield f"  y[i] = head_bias[i] + {product};"
-            else:
-                yield "  y[i] = head_bias[i];"
-                yield f"  edgernn_products_1({row}, {h}, {hidden}, &y[i]);"
-        yield "}"
+            lines += check(self._on_nonfinite, f"{self._macro}_INPUT", bad)
+        lines.append("int32_t updates = 0;")
+        for step in model.steps:
+            lines += self._code.lines(step)
+        return _function(self._signature(), [*lines, "model->updates = updates;", f"return {self._macro}_OK;"])
 
 
 def _function(head: str, lines: Sequence[str]) -> str:

@@ -24,8 +24,9 @@ def float_literal(number: float) -> str:
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
-class _Printer(ProgramPrinter):
-    # operations of more than one instruction are functions of engine/edgernn_math.h
+class ExpressionPrinter(ProgramPrinter):
+    """Prints a program in C; operations of more than one instruction are functions of engine/edgernn_math.h."""
+
     expressions: ClassVar[Mapping[str, str]] = {
         **ARITHMETIC,
         **{op: f"{form} ? 1.0f : 0.0f" for op, form in COMPARISONS.items()},
@@ -42,26 +43,39 @@ class _Printer(ProgramPrinter):
         return f"({text})" if text.startswith("-") else text
 
 
-def function(name: str, comment: str, equation: Equation) -> str:
+class LanesPrinter(ExpressionPrinter):
+    """Prints a program of a few operations for neighbouring neurons, see EdgernnLanes in engine/edgernn_products.h."""
+
+    expressions: ClassVar[Mapping[str, str]] = {
+        **ARITHMETIC,
+        "lerp": ExpressionPrinter.expressions["lerp"],
+        **{op: f"edgernn_lanes_{op}" for op in ("sigmoid", "tanh")},
+    }
+    declaration = "const EdgernnLanes {0} = {1};"
+
+
+def function(name: str, comment: str, equation: Equation, *, lanes: bool = False) -> str:
     """Generate a C function for an equation, which returns a single result or writes several to pointers.
 
     Args:
         name: Name of the function.
         comment: Comment above the function.
         equation: The equation, whose arguments become parameters in their order.
+        lanes: Compute neighbouring neurons at once, if the processor has vectors.
 
     Returns:
         The definition of the function.
     """
     arguments = [identifier(argument) for argument in equation.arguments]
-    printer = _Printer(equation.program, arguments)
+    number = "EdgernnLanes" if lanes else "float"
+    printer = (LanesPrinter if lanes else ExpressionPrinter)(equation.program, arguments)
     results = printer.results()
-    parameters = [f"float {argument}" for argument in arguments]
+    parameters = [f"{number} {argument}" for argument in arguments]
     if len(results) == 1:
-        kind, ending = "float", [f"return {results[0]};"]
+        kind, ending = number, [f"return {results[0]};"]
     else:
         kind, ending = "void", [f"*new_{i} = {result};" for i, result in enumerate(results)]
-        parameters += [f"float* new_{i}" for i in range(len(results))]
+        parameters += [f"{number}* new_{i}" for i in range(len(results))]
     head = f"static inline {kind} {name}({', '.join(parameters) or 'void'}) {{"
     head = "\n".join(textwrap.wrap(head, 100, subsequent_indent=" " * 4))
     body = "\n".join(f"  {line}" for line in [*printer.lines, *ending])

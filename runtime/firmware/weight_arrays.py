@@ -2,6 +2,7 @@
 """Order of the weights in memory for the generated C code, whose products read four columns at a time."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,15 @@ from edgernn.runtime.weights import Weight
 
 # columns that a product reads at a time
 BLOCK = 4
+# C types of the elements of matrices, by the name that the functions of engine/edgernn_products.h have for them
+C_TYPES = {"float": "float", "bfloat16": "uint16_t", "int8": "int8_t"}
+
+
+def type_of(matrix: Weight) -> str:
+    """Return the name of a matrix's type: float, bfloat16 or int8."""
+    if matrix.scales is not None:
+        return "int8"
+    return "bfloat16" if matrix.values.dtype.kind == "u" else "float"
 
 
 def padded(columns: int) -> int:
@@ -55,14 +65,45 @@ def in_blocks(matrix: Weight) -> Weight:
     """Reorder a matrix (rows, gates, columns) to (rows, gates * columns), the order in which the C code reads it.
 
     A row has the weights of all gates for one neuron, in the order [block of four columns][gate][column]. Columns after
-    the last whole block follow as [column][gate]. The columns of int8 weights are first padded with zeros to whole
-    blocks.
+    the last whole block follow as [column][gate]. Those of int8 weights are first padded with zeros to a multiple of
+    four; a block has the order [half of the columns][pair of gates][column][gate], in which the bytes of the first gate
+    of a pair are larger by 128, and those of a gate without a partner follow in the order of columns 0, 2, 1, 3.
     """
     values = matrix.values
     rows, gates, columns = values.shape
     if matrix.scales is not None:
-        values = np.concatenate([values, np.zeros((rows, gates, padded(columns) - columns), values.dtype)], 2)
-    whole = values.shape[2] // BLOCK * BLOCK
-    blocks = values[:, :, :whole].reshape(rows, gates, -1, BLOCK).transpose(0, 2, 1, 3).reshape(rows, -1)
-    ordered = np.concatenate([blocks, values[:, :, whole:].transpose(0, 2, 1).reshape(rows, -1)], 1)
-    return Weight(np.ascontiguousarray(ordered), matrix.scales)
+        values = np.pad(values, ((0, 0), (0, 0), (0, padded(columns) - columns)))
+        paired, blocks = gates // 2 * 2, values.shape[2] // BLOCK
+        pairs = values[:, :paired].reshape(rows, paired // 2, 2, blocks, 2, 2).transpose(0, 3, 4, 1, 5, 2).copy()
+        # w + 128 without a sign has the bits of w with the highest one turned
+        pairs[..., 0] ^= -128
+        last = values[:, paired:].reshape(rows, gates - paired, blocks, BLOCK)[..., [0, 2, 1, 3]].swapaxes(1, 2)
+        parts = pairs.reshape(rows, blocks, BLOCK * paired), last.reshape(rows, blocks, BLOCK * (gates - paired))
+        return Weight(np.concatenate(parts, 2).reshape(rows, -1), matrix.scales)
+    whole = columns // BLOCK * BLOCK
+    in_whole = values[:, :, :whole].reshape(rows, gates, -1, BLOCK).transpose(0, 2, 1, 3).reshape(rows, -1)
+    ordered = np.concatenate([in_whole, values[:, :, whole:].transpose(0, 2, 1).reshape(rows, -1)], 1)
+    return Weight(np.ascontiguousarray(ordered))
+
+
+def by_fours(values: NDArray[Any]) -> NDArray[Any]:
+    """Reorder an array (rows, gates, ...) to (rows / 4 * gates, 4, ...): each gate of four rows, which are padded."""
+    rows, gates, *columns = values.shape
+    values = np.concatenate([values, np.zeros((-rows % 4, gates, *columns), values.dtype)])
+    return np.moveaxis(values.reshape(-1, 4, gates, *columns), 1, 2).reshape(-1, 4, *columns)
+
+
+def in_fours(matrix: Weight) -> tuple[Weight, int]:
+    """Reorder a matrix (rows, columns) for linear maps, and count the rows that are in groups of four.
+
+    A group has the order of `in_blocks` for four gates. The rows after the last whole group follow one by one.
+    """
+    rows = len(matrix.values)
+    grouped = rows // 4 * 4
+    parts = []
+    for part, gates in ((matrix.values[:grouped], 4), (matrix.values[grouped:], 1)):
+        if not len(part):
+            continue
+        scales = None if matrix.scales is None else np.zeros((len(part) // gates, gates), np.float32)
+        parts.append(in_blocks(Weight(part.reshape(-1, gates, part.shape[1]), scales)).values.ravel())
+    return Weight(np.concatenate(parts), matrix.scales), grouped

@@ -29,6 +29,12 @@ export interface LoadOptions {
 }
 
 /**
+ * Loads and compiles the WebAssembly module of this package, once. An AudioWorklet can neither load nor compile it: pass
+ * the module and the model's bytes in `processorOptions`, and load the model there with the option `module`.
+ */
+export function loadModule(): Promise<WebAssembly.Module>;
+
+/**
  * A packed model (`edgernn pack`) with its state. Arrays are row-major, B sequences side by side. A model belongs to the
  * thread that loaded it, and a message to a worker carries no model: post the bytes, and load them there.
  */
@@ -58,6 +64,11 @@ export class Model {
   readonly channels: string[] | undefined;
   /** Samples per second of the audio that the model reads; undefined for a model that reads no audio. */
   readonly sampleRate: number | undefined;
+  /**
+   * Settings of the detection of spoken words, of a model that reads audio: seconds over which probabilities are
+   * averaged, the least average of a detected word, and seconds after a detection without another one.
+   */
+  readonly detection: { smoothing: number; threshold: number; refractory: number } | undefined;
   /** The features (B, F) of the last step of a model that reads audio, in the model's memory; else undefined. */
   readonly features: Float32Array | undefined;
 

@@ -43,6 +43,13 @@ let compiled; // the promise of the module beside this file
 /** Imports a module of Node. Bundlers leave the import as it is, because its name is not constant. */
 const builtin = (name) => import(/* webpackIgnore: true */ /* @vite-ignore */ `node:${name}`);
 
+export function loadModule() {
+  return (compiled ??= compile().catch((error) => {
+    compiled = undefined; // the next call tries again
+    throw error;
+  }));
+}
+
 /** Compiles the module beside this file, which is a file in Node and on a server in a browser. */
 async function compile() {
   const relaxed = WebAssembly.validate(RELAXED);
@@ -138,7 +145,10 @@ class Instance {
   /** Returns the text at an address, which ends with a zero. */
   text(address) {
     const bytes = new Uint8Array(this.memory.buffer, address);
-    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+    const text = bytes.slice(0, bytes.indexOf(0));
+    if (typeof TextDecoder === "function") return new TextDecoder().decode(text);
+    // an AudioWorklet has no TextDecoder; the text is valid UTF-8
+    return decodeURIComponent(Array.from(text, (byte) => `%${byte.toString(16).padStart(2, "0")}`).join(""));
   }
 
   /** Returns `count` unsigned integers at an address: pointers and sizes that a function has set. */
@@ -150,7 +160,7 @@ class Instance {
 /** Opens the model of `bytes` in an instance. Returns the addresses of its parts. */
 function open(instance, bytes, batch) {
   const { functions, memory } = instance;
-  const out = instance.allocate(16); // up to two numbers that a function sets
+  const out = instance.allocate(24); // up to three numbers that a function sets
   const file = instance.allocate(bytes.length);
   new Uint8Array(memory.buffer, file).set(bytes);
   instance.check(functions.edgernn_memory(file, bytes.length, BigInt(batch), out));
@@ -187,10 +197,7 @@ export class Model {
     }
     check("batch", batch, 1, 65536);
     check("memory", memory, INITIAL_PAGES * PAGE, MOST_PAGES * PAGE);
-    module ??= await (compiled ??= compile().catch((error) => {
-      compiled = undefined; // the next load tries again
-      throw error;
-    }));
+    module ??= await loadModule();
     const instance = new Instance(module, INITIAL_PAGES, Math.floor(memory / PAGE));
     return new Model(instance, guard(() => open(instance, bytes, batch)));
   }
@@ -220,6 +227,11 @@ export class Model {
     if (features !== 0) this.features = view(Float32Array, features, batch * bands);
     instance.check(functions.edgernn_sample_rate(at.model, at.out));
     this.sampleRate = instance.read(at.out, 1)[0] || undefined;
+    if (this.sampleRate !== undefined) {
+      instance.check(functions.edgernn_detection(at.model, at.out));
+      const [smoothing, threshold, refractory] = view(Float64Array, at.out, 3);
+      this.detection = { smoothing, threshold, refractory };
+    }
     this.classes = this.#names(functions.edgernn_class_name, outputs);
     this.channels = this.#names(functions.edgernn_channel_name, inputs);
   }

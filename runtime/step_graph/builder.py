@@ -57,6 +57,8 @@ class Builder:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        # the node whose steps are added
+        self.node = ""
         self.producers: dict[Value, list[Step]] = {}
         self._constants: dict[Any, Value] = {}
         self._copies: dict[int, tuple[Tensor, View]] = {}
@@ -64,6 +66,7 @@ class Builder:
     def add(self, step: Step) -> None:
         if len(self.steps) >= _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS} steps")
+        step.node = self.node
         self.steps.append(step)
         for written in step.writes():
             self.producers.setdefault(written.value, []).append(step)

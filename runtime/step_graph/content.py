@@ -19,6 +19,7 @@ from edgernn.runtime.step_graph.steps import (
     Gather,
     Layer,
     Linear,
+    Lookup,
     Move,
     Operand,
     Pointwise,
@@ -33,7 +34,7 @@ Array = NDArray[Any]
 # flag of a file with a step graph
 FLAG = 16
 VALUE = struct.Struct("<4I")
-CODES = {Move: 0, Linear: 1, Depthwise: 2, Recurrent: 3, Pointwise: 4, Reduce: 5, Gather: 6, Fft: 7}
+CODES = {Move: 0, Linear: 1, Depthwise: 2, Recurrent: 3, Pointwise: 4, Reduce: 5, Gather: 6, Lookup: 6, Fft: 7}
 _KINDS = {"sum": 0, "max": 1, "min": 2}
 # offsets in the arena are multiples of this
 _PLACE = 16
@@ -48,12 +49,14 @@ class Content:
     Attributes:
         data: The file.
         names: Name of each step in the file, such as LINEAR.
+        nodes: Operator and name of the node that each step in the file computes.
         macs: Multiply-adds of all steps.
         arena: Floats of the arena for each stream.
     """
 
     data: bytes
     names: list[str]
+    nodes: list[str]
     macs: int
     arena: int
 
@@ -63,10 +66,11 @@ def encode(graph: Lowered, updates: int = 0, macs: int = 0) -> Content:
     return _Encoder(graph).content(updates, macs)
 
 
-def place(steps: Sequence[Step]) -> int:
+def place(steps: Sequence[Step], alignment: int = _PLACE) -> int:
     """Give each value of the arena its offset, and return the size of the arena in floats.
 
-    Values that are never needed at the same time share memory; padded ones share it with none.
+    Values that are never needed at the same time share memory; padded ones share it with none. Offsets are multiples
+    of `alignment`.
     """
     spans = dict[Value, list[int]]()
     for k, step in enumerate(steps):
@@ -85,9 +89,9 @@ def place(steps: Sequence[Step]) -> int:
         for other in rivals:
             if value.offset + value.size <= other.offset:
                 break
-            value.offset = max(value.offset, -(-(other.offset + other.size) // _PLACE) * _PLACE)
+            value.offset = max(value.offset, -(-(other.offset + other.size) // alignment) * alignment)
         placed.append(value)
-        total = max(total, -(-(value.offset + value.size) // _PLACE) * _PLACE)
+        total = max(total, -(-(value.offset + value.size) // alignment) * alignment)
     return total
 
 
@@ -102,6 +106,7 @@ class _Encoder:
         self._layer_records: list[LayerRecord] = []
         self._ints: list[int] = []
         self._names: list[str] = []
+        self._nodes: list[str] = []
         # values of one number, which share a tensor
         self._scalars: dict[Value, int] = {}
 
@@ -133,14 +138,17 @@ class _Encoder:
             graph=record,
             steps=b"".join(self._records) + ints.tobytes(),
         )
-        return Content(data, self._names, sum(step.macs for step in graph.steps), arena)
+        return Content(data, self._names, self._nodes, sum(step.macs for step in graph.steps), arena)
 
     def _tensor(self, array: Array) -> int:
-        values = np.ascontiguousarray(array, np.float32)
-        key = values.shape, values.tobytes()
+        return self._weight(Weight(np.ascontiguousarray(array, np.float32)))
+
+    def _weight(self, weight: Weight) -> int:
+        scales = None if weight.scales is None else weight.scales.tobytes()
+        key = weight.values.shape, weight.values.dtype, weight.values.tobytes(), scales
         if key not in self._known:
             self._known[key] = len(self._tensors)
-            self._tensors.append(Weight(values))
+            self._tensors.append(weight)
         return self._known[key]
 
     def _optional(self, array: Array | None) -> int:
@@ -173,6 +181,7 @@ class _Encoder:
     def _emit(self, step: Step, arguments: Sequence[int]) -> None:
         self._ints += [CODES[type(step)], len(arguments), *map(int, arguments)]
         self._names.append(type(step).__name__.upper())
+        self._nodes.append(step.node)
 
     def _step(self, step: Step) -> None:
         if isinstance(step, Move):
@@ -182,7 +191,8 @@ class _Encoder:
                 flat = [number for loop in loops for number in loop]
                 self._emit(step, [*self._place(step.source, a), *self._place(step.target, b), len(n) or 1, *flat])
         elif isinstance(step, Linear):
-            W, b = self._tensor(step.W), self._optional(step.b)
+            W = self._tensor(step.W) if step.stored is None else self._weight(step.stored)
+            b = self._optional(step.b)
             self._rows(step, [W, b], [])
         elif isinstance(step, Depthwise):
             W, b = self._tensor(step.W), self._optional(step.b)
@@ -194,7 +204,7 @@ class _Encoder:
                 [
                     *self._layer(step.layer),
                     *self._place(step.source),
-                    *self._place(step.target),
+                    *((-1, 0) if step.target is None else self._place(step.target)),
                     *(step.steps, step.rows, step.reads_zero, len(step.states)),
                     *states,
                 ],
@@ -206,6 +216,13 @@ class _Encoder:
         elif isinstance(step, Gather):
             places = *self._place(step.source), *self._place(step.target)
             self._emit(step, [*places, step.inner, len(step.indices), *step.indices])
+        elif isinstance(step, Lookup):
+            # a gather without indices of its own
+            table = Value(Kind.CONSTANT, step.matrix.values.size, step.matrix.floats)
+            self._values[table] = len(self._records)
+            self._records.append(VALUE.pack(Kind.CONSTANT, self._weight(step.matrix), table.size, 0))
+            places = *self._place(Operand(table, 0, [])), *self._place(step.target)
+            self._emit(step, [*places, step.matrix.values.shape[1], 0, *self._place(step.index)])
         elif isinstance(step, Fft):
             places = *self._place(step.source), *self._place(step.target)
             rows = step.rows, step.source.strides[0], step.target.strides[0], step.N

@@ -57,8 +57,27 @@ def conv(builder: Builder, node: Node) -> Tensor:
     )
     if _is_frames(W, groups, taps) and _fourier(builder, x, pads[-1], W, b, taps[-1], result):
         return result
+    for axis, (t, (before, _)) in enumerate(zip(taps, pads, strict=True)):
+        taps[axis], chosen, pads[axis] = _reaching(replace(t, start=-before), x.shape[2 + axis])
+        W = np.take(W, chosen, 2 + axis)
     _correlate(builder, _padded(builder, x, pads, groups, taps), taps, W, b, groups, result)
     return result
+
+
+def _reaching(taps: Taps, length: int) -> tuple[Taps, range, tuple[int, int]]:
+    """Return the taps without those at the ends that read only padding, their range, and the padding they need."""
+
+    def reaches(tap: int) -> bool:
+        place = taps.start + tap * taps.step
+        place += taps.stride * max(0, -(place // taps.stride))
+        return place < length and place <= taps.start + tap * taps.step + taps.stride * (taps.outputs - 1)
+
+    reaching = list(filter(reaches, range(taps.count))) or [0]
+    chosen = range(reaching[0], reaching[-1] + 1)
+    start = taps.start + chosen[0] * taps.step
+    end = start + (len(chosen) - 1) * taps.step + (taps.outputs - 1) * taps.stride + 1
+    kept = replace(taps, start=max(start, 0), count=len(chosen))
+    return kept, chosen, (max(-start, 0), max(end - length, 0))
 
 
 def conv_transpose(builder: Builder, node: Node) -> Tensor:
@@ -128,6 +147,9 @@ def _arguments(node: Node, *, transposed: bool) -> tuple[Tensor, Array, Array | 
     assert W is not None
     if W.ndim not in (3, 4):
         raise node.refuse("one or two axes besides batch and channels", str(W.ndim - 2), "use Conv1d or Conv2d")
+    kernel = node.attribute("kernel_shape")
+    if kernel is not None and tuple(kernel) != W.shape[2:]:
+        raise node.refuse(f"the kernel_shape {W.shape[2:]} of the weights", str(kernel), "export the model again")
     if x.shape[0] != 1:
         raise node.refuse("a batch of 1", str(x.shape[0]), "fix the batch with --shape")
     channels = W.shape[0] if transposed else W.shape[1] * node.attribute("group", 1)
@@ -251,6 +273,31 @@ def _correlate(
                 bias,
             )
         )
+
+
+def dft(builder: Builder, node: Node) -> Tensor:
+    """Return the result of DFT (…, N / 2 + 1, 2) of real numbers (…, N, 1)."""
+    x = builder.rows(node.tensor(0))
+    # the default is axis 1 in older operator sets, and the one before the last in newer ones: the same in rank 3
+    axis, N = node.attribute("axis", 1), x.shape[-2]
+    axis_input = node.constant(2)
+    if axis_input is not None:
+        axis = int(axis_input)
+    is_real = x.shape[-1] == 1 and node.attribute("onesided", 0) == 1 and not node.attribute("inverse", 0)
+    length = node.constant(1)
+    if not is_real or node.axis(axis, len(x.shape)) != len(x.shape) - 2 or N & (N - 1) or N < 2:
+        raise node.refuse(
+            "one-sided transforms of real numbers along the axis before the last one, whose length is a power of two",
+            f"another one of the shape {x.shape}",
+            "write it as a convolution",
+        )
+    if length is not None and int(length) != N:
+        raise node.refuse(f"a transform of {N} numbers", str(int(length)), "pad the input with zeros")
+    lead = x.shape[:-2]
+    target, frequencies = builder.arena(math.prod(lead) * (N + 2)), N // 2 + 1
+    builder.add(Fft(math.prod(lead), Operand(x.value, x.offset, [N]), Operand(target, 0, [N + 2]), N, None))
+    parts = dense(target, [*lead, 2, frequencies])
+    return parts.transposed([*range(len(lead)), len(lead) + 1, len(lead)])
 
 
 def _is_frames(W: Array, groups: int, taps: Sequence[Taps]) -> bool:

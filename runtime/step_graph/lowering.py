@@ -3,7 +3,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from edgernn.runtime.graph_queries import bodies_of, values_read
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.step_graph import convolutions, recurrent
 from edgernn.runtime.step_graph.builder import Builder, Tensor
-from edgernn.runtime.step_graph.operators import OPERATORS, Node, boxes_of, sliced
+from edgernn.runtime.step_graph.operators import OPERATORS, Node, boxes_of, joined, reshaped, sliced, whole
 from edgernn.runtime.step_graph.steps import Step
 from edgernn.runtime.step_graph.views import Kind, Pieces, Value, View, dense
 from edgernn.runtime.weights import Weight, Weights
@@ -32,9 +32,15 @@ _OPERATORS = {
     **recurrent.OPERATORS,
     "Conv": convolutions.conv,
     "ConvTranspose": convolutions.conv_transpose,
+    "DFT": convolutions.dft,
 }
 # operators whose result depends on the shapes of their inputs alone
 _SHAPES = ("Shape", "Size")
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+# in older operator sets, operators of the same name compute something else
+_OLDEST_OPSET = 7
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+_TRUTHS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
 _REMEDY = "run the file in ONNX Runtime, or write the model without it"
 # numbers that a folded constant, or a value, may have
 MOST_NUMBERS = 1 << 24
@@ -67,6 +73,7 @@ def lower(
     starts: Mapping[str, Array] | None = None,
     boxes: Mapping[str, Sequence[Box]] | None = None,
     most: int = MOST_NUMBERS,
+    fixed: Collection[str] = (),
 ) -> Lowered:
     """List the steps of a graph.
 
@@ -78,6 +85,7 @@ def lower(
         boxes: How a state is divided into values, each with a first index, a size, and the order of its axes. Default:
             one value in the order of the axes.
         most: Numbers that a value may have.
+        fixed: Inputs that the caller made constants; an error in a branch that they choose names them.
 
     Returns:
         The steps.
@@ -87,10 +95,12 @@ def lower(
         EdgernnError: The graph is invalid.
     """
     try:
-        return _Lowering(model, path, states, most).run(starts or {}, boxes or {})
+        # a constant may be infinite or NaN
+        with np.errstate(all="ignore"):
+            return _Lowering(model, path, states, most, fixed).run(starts or {}, boxes or {})
     except EdgernnError:
         raise
-    except (AssertionError, IndexError, MemoryError, OverflowError, TypeError, ValueError) as error:
+    except Exception as error:  # damaged files raise errors of any class
         raise EdgernnError(
             f"{path}: expected inputs, outputs and states whose shapes fit, got others ({error}); export the model "
             "again"
@@ -103,8 +113,10 @@ def shape_of(value: onnx.ValueInfoProto) -> tuple[int, ...]:
 
 
 class _Lowering:
-    def __init__(self, model: onnx.ModelProto, path: Path, states: Mapping[str, str], most: int) -> None:
-        self._model, self._path, self._next, self._limit = model, path, states, most
+    def __init__(
+        self, model: onnx.ModelProto, path: Path, states: Mapping[str, str], most: int, fixed: Collection[str]
+    ) -> None:
+        self._model, self._path, self._next, self._limit, self._fixed = model, path, states, most, fixed
         self._builder = Builder()
         self._tensors: dict[str, Tensor | None] = {}
         # inputs of nodes that have still to read a value
@@ -112,7 +124,16 @@ class _Lowering:
         self._uses: Counter[str] = Counter()
         self._initialisers = {tensor.name: tensor for tensor in model.graph.initializer}
         self._weights = Weights(model, path)
-        self._opsets = {entry.domain: entry.version for entry in model.opset_import}
+        # names of integers that are inputs or that steps compute
+        self._integers = {v.name for v in model.graph.input if v.type.tensor_type.elem_type in _INTEGERS}
+        opsets = {entry.domain: entry.version for entry in model.opset_import}
+        # a damaged file may name none
+        self._opset = opsets.get("", opsets.get("ai.onnx", _OLDEST_OPSET))
+        if self._opset < _OLDEST_OPSET:
+            raise UsageError(
+                f"{path}: expected operator set {_OLDEST_OPSET} or newer, got {self._opset}; export the model again"
+            )
+        _check_names(model.graph, path)
 
     def run(self, starts: Mapping[str, Array], boxes: Mapping[str, Sequence[Box]]) -> Lowered:
         graph = self._model.graph
@@ -151,12 +172,15 @@ class _Lowering:
                 result.inputs[value.name] = shape
                 self._bind(value.name, dense(Value(Kind.INPUT, math.prod(shape), offset=offset), shape))
         if not floats or not result.inputs:
+            pairs = ", ".join(f"{name}={output}" for name, output in self._next.items())
             raise EdgernnError(
-                f"{self._path}: expected an input and an output of float32 besides the states, got none; export the "
-                "model with both"
+                f"{self._path}: expected an input and an output of float32 besides the states, got none"
+                + (f" besides {pairs:.100}; name the states with --state, or" if pairs else ";")
+                + " export the model with both"
             )
         for node in nodes:
             self._node(node)
+        self._builder.node = "outputs"
         offset = 0
         for name in floats:
             tensor = self._read(name)
@@ -164,6 +188,7 @@ class _Lowering:
             result.outputs[name] = shape
             self._builder.store(tensor, dense(Value(Kind.OUTPUT, math.prod(shape), offset=offset), shape))
             offset += math.prod(shape)
+        self._builder.node = "states"
         self._keep(result)
         return result
 
@@ -179,7 +204,9 @@ class _Lowering:
         self, name: str, shape: tuple[int, ...], start: Array | None, boxes: Sequence[Box] | None
     ) -> list[tuple[Box, Value]]:
         whole = ((0,) * len(shape), shape, tuple(range(len(shape))))
-        numbers = np.zeros(shape, np.float32) if start is None else np.asarray(start, np.float32)
+        numbers = np.asarray(0.0 if start is None else start, np.float32)
+        if not numbers.ndim:
+            numbers = np.broadcast_to(numbers, shape)
         if numbers.size != math.prod(shape):
             raise UsageError(f"{self._path}: state {name}: expected {math.prod(shape)} numbers, got {numbers.size}")
         parts = []
@@ -221,7 +248,8 @@ class _Lowering:
         return array
 
     def _node(self, proto: onnx.NodeProto) -> None:
-        title = f"{self._path}: {proto.op_type} {proto.name or next(iter(proto.output), '')}"
+        self._builder.node = f"{proto.op_type} {proto.name or next(iter(proto.output), '')}"
+        title = f"{self._path}: {self._builder.node}"
         if proto.domain == DOMAIN:
             self._finish(proto, self._own(proto, title))
             return
@@ -230,6 +258,9 @@ class _Lowering:
         if proto.op_type == "If":
             self._branch(proto, title)
             return
+        if proto.op_type == "Scan":
+            self._scan(proto, title)
+            return
         if proto.op_type in _SHAPES:
             tensor = self._read(proto.input[0])
             self._readers.subtract(_values(tensor))
@@ -237,6 +268,8 @@ class _Lowering:
             first, last = (next((a.i for a in proto.attribute if a.name == n), None) for n in ("start", "end"))
             self._finish(proto, [shape[first:last] if proto.op_type == "Shape" else np.array(shape.prod())])
             return
+        if proto.op_type in _RANDOM:
+            raise UsageError(f"{title}: expected an operator without chance, got {proto.op_type}; {_REMEDY}")
         inputs = [self._read(name) if name else None for name in proto.input]
         if all(tensor is None or isinstance(tensor, np.ndarray) for tensor in inputs) and (
             proto.op_type not in recurrent.OPERATORS
@@ -246,21 +279,37 @@ class _Lowering:
         if proto.op_type not in _OPERATORS:
             raise UsageError(f"{title}: expected an operator that a packed model has, got {proto.op_type}; {_REMEDY}")
         try:
-            result = _OPERATORS[proto.op_type](self._builder, self._read_node(proto, inputs, title))
+            node = self._read_node(proto, inputs, title)
+            result = _OPERATORS[proto.op_type](self._builder, node)
+            results = result if isinstance(result, list) else [result]
+            if node.is_integer:
+                self._integers.update(proto.output)
+                if proto.op_type in ("Pow", "ReduceMean"):
+                    results = [self._builder.compute(whole(r), shape=tuple(r.shape))[0] for r in results]
         except EdgernnError:
             raise
-        except (AssertionError, IndexError, ValueError, TypeError) as error:
+        except Exception as error:  # damaged files raise errors of any class
+            text = f"{type(error).__name__} {error}".strip()
             raise EdgernnError(
-                f"{title}: expected inputs and attributes that fit, got others ({error}); export the model again"
+                f"{title}: expected inputs and attributes that fit, got others ({text}); export the model again"
             ) from error
-        self._finish(proto, result if isinstance(result, list) else [result])
+        self._finish(proto, results)
+
+    def _is_integer(self, proto: onnx.NodeProto) -> bool:
+        """Return True if a node gives integers, which steps compute as numbers without a fraction."""
+        if proto.op_type == "Cast":
+            target = next((a.i for a in proto.attribute if a.name == "to"), None)
+            return target in _INTEGERS
+        # the other inputs of a lookup are its indices
+        data = proto.input[:1] if proto.op_type.startswith(("Gather", "Scatter")) else proto.input
+        return proto.op_type not in _TRUTHS and not self._integers.isdisjoint(data)
 
     def _read_node(self, proto: onnx.NodeProto, inputs: Sequence[Tensor | None], title: str) -> Node:
         """Return a node with its inputs, which count as read."""
         for tensor in inputs:
             self._readers.subtract(_values(tensor))
         alone = [all(not self._readers[value] for value in _values(tensor)) for tensor in inputs]
-        return Node(proto, list(inputs), title, alone)
+        return Node(proto, list(inputs), title, alone, self._opset, self._is_integer(proto))
 
     def _finish(self, proto: onnx.NodeProto, outputs: Sequence[Tensor | None]) -> None:
         for name, tensor in zip(proto.output, outputs, strict=False):
@@ -280,13 +329,12 @@ class _Lowering:
         declared = [onnx.ValueInfoProto(name=name) for name in arrays]
         results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
         graph = helper.make_graph([node], "constant", declared, results)
-        opset = self._opsets.get("", self._opsets.get("ai.onnx", 1))
         try:
             if proto.op_type in ("ConstantOfShape", "Expand", "Tile"):
                 count = arrays["i0"] if proto.op_type == "ConstantOfShape" else arrays["i1"]
                 if math.prod(map(int, np.ravel(count))) > MOST_NUMBERS:
                     raise ValueError(f"a constant of more than {MOST_NUMBERS} numbers")
-            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)])
             computed = ReferenceEvaluator(model).run(None, arrays)
         except Exception as error:  # the classes of its errors have no common base
             text = str(error).partition("\n")[0]
@@ -308,10 +356,60 @@ class _Lowering:
         body = next(a.g for a in proto.attribute if a.name == wanted)
         for tensor in body.initializer:
             self._bind(tensor.name, self._array(tensor))
-        for node in body.node:
-            self._node(node)
+        try:
+            for node in body.node:
+                self._node(node)
+        except EdgernnError as error:
+            comparison = self._comparison(proto.input[0])
+            if comparison is None:
+                raise
+            reason = f"{comparison} is {str(bool(condition.any())).lower()}"
+            raise type(error)(f"{error}; the model runs this node as {reason}: try another --value") from error
         for name, value in zip(proto.output, body.output, strict=True):
             self._bind(name, self._read(value.name))
+
+    def _comparison(self, name: str) -> str | None:
+        """Return the operator that computes a condition of fixed inputs, such as Equal(sr = 8000, r = 16000)."""
+        node = next((node for node in self._model.graph.node if name in node.output), None)
+        if node is None or not {*node.input} & {*self._fixed}:
+            return None
+        known = ((value, self._tensors.get(value)) for value in node.input)
+        numbers = (
+            f"{v:.50} = {t.item():g}"
+            for v, t in known
+            if isinstance(t, np.ndarray) and t.size == 1 and t.dtype.kind in "biuf"
+        )
+        return f"{node.op_type}({', '.join(numbers)})"
+
+    def _scan(self, proto: onnx.NodeProto, title: str) -> None:
+        """Add the nodes of the body of Scan, once for each element of the inputs that it goes over."""
+        attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+        if any(np.any(value) for name, value in attributes.items() if name.startswith("scan_")):
+            raise UsageError(f"{title}: expected Scan forwards along axis 0, got another one; {_REMEDY}")
+        body, tensors = attributes["body"], [self._read(name) for name in proto.input]
+        count = len(tensors) - attributes["num_scan_inputs"]
+        states, sequences = tensors[:count], tensors[count:]
+        turns = sequences[0].shape[0]
+        # values from outside the body are read at each turn
+        for name in {name for node in body.node for name in node.input} & {*self._tensors}:
+            self._readers.update(dict.fromkeys(_values(self._tensors[name]), turns))
+        collected: list[list[Tensor]] = []
+        for turn in range(turns):
+            parts = [reshaped(self._builder, sliced(self._builder, x, 0, turn, 1), x.shape[1:]) for x in sequences]
+            for value, tensor in zip(body.input, [*states, *parts], strict=True):
+                self._bind(value.name, tensor)
+            for weights in body.initializer:
+                self._bind(weights.name, self._array(weights))
+            for node in body.node:
+                self._node(node)
+            results = [self._read(value.name) for value in body.output]
+            states = results[:count]
+            collected.append(results[count:])
+        outputs = [
+            joined(self._builder, [reshaped(self._builder, part, [1, *part.shape]) for part in parts], 0)
+            for parts in zip(*collected, strict=True)
+        ]
+        self._finish(proto, [*states, *outputs])
 
     def _own(self, proto: onnx.NodeProto, title: str) -> list[Tensor | None]:
         """Add the step of a node of edgernn."""
@@ -350,6 +448,17 @@ class _Lowering:
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return next(shape_of(value) for value in self._model.graph.input if value.name == name)
+
+
+def _check_names(graph: onnx.GraphProto, path: Path) -> None:
+    """Raise EdgernnError if two values, or two outputs, of a graph have one name."""
+    constants = {tensor.name for tensor in graph.initializer}
+    values = [*constants, *(value.name for value in graph.input if value.name not in constants)]
+    values += [name for node in graph.node for name in node.output if name]
+    for kind, names in (("values", Counter(values)), ("outputs", Counter(value.name for value in graph.output))):
+        name, count = next(iter(names.most_common(1)), ("", 0))
+        if count > 1:
+            raise EdgernnError(f"{path}: expected {kind} of different names, got {name:.50} twice; export it again")
 
 
 def _needed(graph: onnx.GraphProto, names: set[str]) -> list[onnx.NodeProto]:

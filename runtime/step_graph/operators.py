@@ -14,12 +14,15 @@ from onnx import helper
 
 from edgernn.errors import UsageError
 from edgernn.runtime.step_graph.builder import Builder, Tensor
-from edgernn.runtime.step_graph.steps import Gather, Operand
+from edgernn.runtime.step_graph.steps import Gather, Lookup, Operand
 from edgernn.runtime.step_graph.views import Pieces, View, dense, outside
+from edgernn.runtime.weights import Weight
 
 Array = NDArray[Any]
 # copies of a tensor side by side
 _MOST_COPIES = 1 << 10
+# floats from here on are integers
+_WHOLE = float(1 << 23)
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,16 @@ class Node:
         inputs: Its inputs; None for one that is left out.
         title: Type and name for messages.
         alone: For each input, True if no other node reads the value in which it lies.
+        opset: Version of the operator set of ONNX.
+        is_integer: True if its result is integers that steps compute.
     """
 
     proto: onnx.NodeProto
     inputs: list[Tensor | None]
     title: str
     alone: list[bool]
+    opset: int
+    is_integer: bool = False
 
     def attribute(self, name: str, default: Any = None) -> Any:
         value = next((helper.get_attribute_value(a) for a in self.proto.attribute if a.name == name), default)
@@ -105,6 +112,10 @@ def _fold_affine(builder: Builder, node: Node, scale: Array | None, shift: Array
 def _arithmetic(op: str, builder: Builder, node: Node) -> Tensor:
     a, b = node.tensor(0), node.tensor(1)
     folded = None
+    by_integer = any(isinstance(t, np.ndarray) and t.dtype.kind in "iu" for t in (a, b))
+    if op == "div" and (node.is_integer or by_integer):
+        # by the quotient, as a product with the reciprocal may be just below a whole number
+        return builder.compute(whole(("div", a, b)), shape=broadcast([a, b]))[0]
     if isinstance(b, np.ndarray):
         with np.errstate(divide="ignore"):
             scale = b if op == "mul" else 1 / np.asarray(b, np.float64) if op == "div" else None
@@ -123,8 +134,8 @@ def _variadic(op: str, builder: Builder, node: Node) -> Tensor:
 
 
 def _power(builder: Builder, node: Node) -> Tensor:
-    x, exponent = node.tensor(0), node.constant(1)
-    numbers = np.unique(np.asarray(exponent, np.float64))
+    x, exponent = node.tensor(0), np.asarray(node.constant(1), np.float64)
+    numbers = np.unique(exponent)
     forms = {
         0.5: ("sqrt", x),
         1.0: x,
@@ -135,13 +146,16 @@ def _power(builder: Builder, node: Node) -> Tensor:
         -0.5: ("div", 1.0, ("sqrt", x)),
         -2.0: ("div", 1.0, ("mul", x, x)),
     }
-    if len(numbers) != 1 or numbers[0] not in forms:
+    if len(numbers) == 1 and numbers[0] in forms:
+        return builder.compute(forms[float(numbers[0])], shape=x.shape)[0]
+    if (numbers == np.rint(numbers)).any():
         raise node.refuse(
-            f"an exponent of {', '.join(f'{n:g}' for n in forms)}",
+            f"a fraction as exponent, or {', '.join(f'{n:g}' for n in forms)}",
             ", ".join(f"{n:g}" for n in numbers[:4]),
             "write the power as products in the model",
         )
-    return builder.compute(forms[float(numbers[0])], shape=x.shape)[0]
+    # NaN for a base below 0, as in ONNX
+    return builder.compute(("exp", ("mul", exponent, ("log", x))), shape=broadcast([x, exponent]))[0]
 
 
 def _clip(builder: Builder, node: Node) -> Tensor:
@@ -190,11 +204,23 @@ def _softplus(x: Tensor) -> Any:
     return ("add", ("max", x, 0.0), ("log", ("add", 1.0, ("exp", ("neg", ("abs", x))))))
 
 
+def whole(x: Any) -> Any:
+    """Return the expression of a number, a tensor or an expression, without its fraction."""
+    size = ("abs", x)
+    # adding 2^23 rounds to an integer
+    nearest = ("sub", ("add", size, _WHOLE), _WHOLE)
+    whole = ("sub", nearest, ("less", size, nearest))
+    return ("mul", ("sign", x), ("select", ("less", size, _WHOLE), whole, size))
+
+
 def _cast(builder: Builder, node: Node) -> Tensor:
     target = node.attribute("to")
+    if target in (onnx.TensorProto.INT32, onnx.TensorProto.INT64):
+        x = node.tensor(0)
+        return builder.compute(whole(x), shape=x.shape)[0]
     if target not in (onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL):
         name = onnx.TensorProto.DataType.Name(target).lower()
-        raise node.refuse("float or bool", name, "compute with float32 in the model")
+        raise node.refuse("float, integers or bool", name, "compute with float32 in the model")
     x = node.tensor(0)
     if target == onnx.TensorProto.FLOAT:
         return x
@@ -203,6 +229,8 @@ def _cast(builder: Builder, node: Node) -> Tensor:
 
 def _batch_normalisation(builder: Builder, node: Node) -> Tensor:
     x = node.tensor(0)
+    if node.attribute("training_mode", 0):
+        raise node.refuse("training_mode 0", "1", "export the model in evaluation mode")
     scale, shift, mean, variance = (np.asarray(node.constant(k), np.float64) for k in range(1, 5))
     factor = scale / np.sqrt(variance + node.attribute("epsilon", 1e-5))
     summand = shift - mean * factor
@@ -250,14 +278,12 @@ def _instance_normalisation(builder: Builder, node: Node) -> Tensor:
 
 def _reduction(kind: str, builder: Builder, node: Node) -> Tensor:
     x = node.tensor(0)
-    axes = node.integers("axes", 1)
-    if not axes:
-        if node.attribute("noop_with_empty_axes", 0):
-            return x
-        axes = list(range(len(x.shape)))
-    axes = [node.axis(axis, len(x.shape)) for axis in axes]
     if kind == "square":
         (x,) = builder.compute(("mul", x, x), shape=x.shape)
+    axes = node.integers("axes", 1)
+    if not axes and node.attribute("noop_with_empty_axes", 0):
+        return x
+    axes = sorted({node.axis(axis, len(x.shape)) for axis in axes or range(len(x.shape))})
     result: View = builder.reduce(kind if kind in ("max", "min") else "sum", x, axes)
     shape = _one(x, axes)
     if kind == "mean":
@@ -278,10 +304,13 @@ def _global_pool(kind: str, builder: Builder, node: Node) -> Tensor:
 
 def _softmax(logarithm: bool, builder: Builder, node: Node) -> Tensor:
     x = node.tensor(0)
-    axis = node.axis(node.attribute("axis", -1), len(x.shape))
-    (shifted,) = builder.compute(("sub", x, builder.reduce("max", x, [axis])), shape=x.shape)
+    # before operator set 13, all axes from `axis` on are one
+    is_old = node.opset < 13
+    axis = node.axis(node.attribute("axis", 1 if is_old else -1), len(x.shape))
+    axes = range(axis, len(x.shape)) if is_old else [axis]
+    (shifted,) = builder.compute(("sub", x, builder.reduce("max", x, axes)), shape=x.shape)
     (e,) = builder.compute(("exp", shifted), shape=x.shape)
-    total = builder.reduce("sum", e, [axis])
+    total = builder.reduce("sum", e, axes)
     if logarithm:
         return builder.compute(("sub", shifted, ("log", total)), shape=x.shape)[0]
     return builder.compute(("div", e, total), shape=x.shape)[0]
@@ -339,7 +368,10 @@ def _unsqueeze(builder: Builder, node: Node) -> Tensor:
 
 def _transpose(builder: Builder, node: Node) -> Tensor:
     x = node.tensor(0)
-    order = node.attribute("perm") or list(range(len(x.shape)))[::-1]
+    axes = list(range(len(x.shape)))
+    order = list(node.attribute("perm") or axes[::-1])
+    if sorted(order) != axes:
+        raise node.refuse(f"each of {len(axes)} axes once", str(order), "export the model again")
     return x.transpose(order) if isinstance(x, np.ndarray) else x.transposed(order)
 
 
@@ -377,6 +409,9 @@ def _split(builder: Builder, node: Node) -> list[Tensor]:
         parts = len(node.proto.output)
         whole = -(-x.shape[axis] // parts)
         sizes = [min(whole, x.shape[axis] - k * whole) for k in range(parts)]
+    if len(sizes) != len(node.proto.output) or sum(sizes) != x.shape[axis] or min(sizes) < 0:
+        expected = f"{len(node.proto.output)} parts of {x.shape[axis]} elements"
+        raise node.refuse(expected, str(sizes), "export the model again")
     starts = np.cumsum([0, *sizes])
     return [sliced(builder, x, axis, int(start), n) for start, n in zip(starts, sizes, strict=False)]
 
@@ -431,10 +466,10 @@ def _pad(builder: Builder, node: Node) -> Tensor:
     number = node.attribute("value")
     if number is None:
         number = node.constant(2)
-    axes = node.integers("axes", 3) or list(range(len(pads) // 2))
-    for k, number_of_axis in enumerate(axes):
-        before, after = pads[k], pads[len(axes) + k]
-        axis = node.axis(number_of_axis, len(x.shape))
+    axes = [node.axis(axis, len(x.shape)) for axis in node.integers("axes", 3) or range(len(x.shape))]
+    if len(pads) != 2 * len(axes) or len({*axes}) < len(axes):
+        raise node.refuse(f"two pads for each of the axes {axes}", str(pads), "export the model again")
+    for axis, before, after in zip(axes, pads, pads[len(axes) :], strict=False):
         if mode == "constant":
             x = padded(builder, x, axis, before, after, 0.0 if number is None else float(np.ravel(number)[0]))
         elif mode == "reflect" and min(before, after) >= 0 and max(before, after) < x.shape[axis]:
@@ -443,7 +478,11 @@ def _pad(builder: Builder, node: Node) -> Tensor:
             first, last = (sliced(builder, x, axis, n, 1) for n in (0, x.shape[axis] - 1))
             x = joined(builder, [*[first] * before, x, *[last] * after], axis)
         elif before or after:
-            raise node.refuse("padding by constant, reflect or edge", mode, "pad with zeros in the model")
+            raise node.refuse(
+                f"padding by constant or edge, or by reflect with fewer than {x.shape[axis]} elements",
+                f"{mode} with {before} and {after}",
+                "pad with zeros in the model",
+            )
     return x
 
 
@@ -455,21 +494,50 @@ def _expand(builder: Builder, node: Node) -> Tensor:
 
 def _tile(builder: Builder, node: Node) -> Tensor:
     x = node.tensor(0)
-    for axis, count in enumerate(node.integers("repeats", 1) or []):
+    for axis, count in zip(range(len(x.shape)), node.integers("repeats", 1) or [], strict=True):
         if not 0 < count <= _MOST_COPIES:
             raise node.refuse(f"1 to {_MOST_COPIES} copies", str(count), "export the model again")
         x = joined(builder, [x] * count, axis)
     return x
 
 
+def _look_up(builder: Builder, node: Node, depth: int) -> Tensor:
+    """Return the part of a constant at an index that the graph computes; the last `depth` axes of it are one index."""
+    table, index = node.tensor(0), builder.view(node.tensor(1))
+    if not isinstance(table, np.ndarray) or math.prod(index.shape) != 1 or node.attribute("batch_dims", 0):
+        raise node.refuse(
+            "one index of a constant, or constant indices",
+            f"shapes {tuple(table.shape)} and {index.shape}",
+            "look up one row a step in the model",
+        )
+    rows = table.reshape(len(table), -1)
+    # an index below 0 counts from the end; one outside of the table, or NaN, leads into it
+    first = ("add", index, ("mul", ("less", index, 0.0), float(len(rows))))
+    inside = ("min", ("select", ("less", 0.0, first), first, 0.0), float(len(rows) - 1))
+    (place,) = builder.compute(inside, shape=index.shape)
+    target = builder.arena(rows.shape[1])
+    matrix = Weight(np.asarray(rows, np.float32))
+    builder.add(Lookup(Operand(place.value, place.offset, []), Operand(target, 0, []), matrix))
+    return dense(target, [*index.shape[: len(index.shape) - depth], *table.shape[1:]])
+
+
+def _gather_nd(builder: Builder, node: Node) -> Tensor:
+    if node.tensor(1).shape[-1:] != (1,):
+        raise node.refuse("indices along one axis", str(tuple(node.tensor(1).shape)), "use Gather in the model")
+    return _look_up(builder, node, 1)
+
+
 def _gather(builder: Builder, node: Node) -> Tensor:
-    x, indices = node.tensor(0), node.constant(1)
+    x, indices = node.tensor(0), node.inputs[1]
+    if not isinstance(indices, np.ndarray) and not node.attribute("axis", 0):
+        return _look_up(builder, node, 0)
     if not isinstance(indices, np.ndarray) or isinstance(x, np.ndarray):
         raise node.refuse("constant indices", "words that the caller gives", "look the words up before the model")
     axis = node.axis(node.attribute("axis", 0), len(x.shape))
     length = x.shape[axis]
-    if indices.size and not (-length <= indices.min() and indices.max() < length):
-        raise node.refuse(f"indices below {length}", str(int(indices.max())), "export the model again")
+    invalid = indices[(indices < -length) | (indices >= length)]
+    if invalid.size:
+        raise node.refuse(f"indices from {-length} to {length - 1}", str(invalid[0]), "export the model again")
     indices = indices % length
     if indices.size == 1:
         part = sliced(builder, x, axis, int(indices.ravel()[0]), 1)
@@ -513,6 +581,9 @@ def _scatter(builder: Builder, node: Node) -> Tensor:
         raise node.refuse("indices that replace elements", "a sum of them", "export the model without it")
     shape, depth = tuple(x.shape), indices.shape[-1]
     lengths = np.array(shape[:depth])
+    invalid = indices[(indices < -lengths) | (indices >= lengths)]
+    if invalid.size:
+        raise node.refuse(f"indices within the shape {shape[:depth]}", str(invalid[0]), "export the model again")
     flat = (indices % lengths).reshape(-1, depth)
     first, size = flat.min(0), flat.max(0) - flat.min(0) + 1
     box = np.stack(np.meshgrid(*(np.arange(n) for n in size), indexing="ij"), -1).reshape(-1, depth) + first
@@ -573,6 +644,13 @@ def _identity(builder: Builder, node: Node) -> Tensor:
     return node.tensor(0)
 
 
+def _dropout(builder: Builder, node: Node) -> Tensor:
+    training = node.constant(2)
+    if training is not None and training.any():
+        raise node.refuse("training_mode false", "true", "export the model in evaluation mode")
+    return node.tensor(0)
+
+
 def _comparison(op: str, swapped: bool, builder: Builder, node: Node) -> Tensor:
     return _pointwise(lambda a, b: (op, b, a) if swapped else (op, a, b), 2, builder, node)
 
@@ -588,7 +666,8 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "Log": lambda x: ("log", x),
     "Sin": lambda x: ("sin", x),
     "Cos": lambda x: ("cos", x),
-    "Sign": lambda x: ("sign", x),
+    # the step gives 0 for NaN
+    "Sign": lambda x: ("select", ("equal", x, x), ("sign", x), x),
     "Reciprocal": lambda x: ("div", 1.0, x),
     "Softplus": _softplus,
     "Softsign": lambda x: ("div", x, ("add", 1.0, ("abs", x))),
@@ -639,9 +718,10 @@ OPERATORS: dict[str, Operator] = {
     "Expand": _expand,
     "Tile": _tile,
     "Gather": _gather,
+    "GatherND": _gather_nd,
     "ScatterND": _scatter,
     "MatMul": _matmul,
     "Gemm": _gemm,
     "Identity": _identity,
-    "Dropout": _identity,
+    "Dropout": _dropout,
 }

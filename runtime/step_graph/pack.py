@@ -3,21 +3,26 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, pair_states
-from edgernn.runtime.library import DOMAIN
+from edgernn.runtime.graph_facts import kernel_of
+from edgernn.runtime.graph_options import PLAIN, GraphOptions
+from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, named_states, pair_states
+from edgernn.runtime.library import DOMAIN, PORTABLE
 from edgernn.runtime.step_graph.content import Content, encode
+from edgernn.runtime.step_graph.frontend import transform_fast
 from edgernn.runtime.step_graph.lowering import Lowered
 from edgernn.runtime.step_graph.plan import plan
+from edgernn.runtime.step_graph.stored import store_matrices
 from edgernn.runtime.weights import check_memory, most_numbers
 
 Array = NDArray[Any]
@@ -54,8 +59,28 @@ class PackedGraph:
 
 
 def is_graph(model: onnx.ModelProto) -> bool:
-    """Return True for a model that is packed as a step graph: of another tool, or a network of one's own."""
-    return "network" in _metadata(model) or not any(entry.key == "edgernn" for entry in model.metadata_props)
+    """Return True for a model that is packed as a step graph.
+
+    It is of another tool, a network of one's own, or has a layer without a kernel, whose steps are its functions.
+    """
+    is_other = not any(entry.key == "edgernn" for entry in model.metadata_props)
+    return is_other or "network" in _metadata(model) or any(map(_has_no_kernel, model.functions))
+
+
+def _has_no_kernel(function: onnx.FunctionProto) -> bool:
+    # a name that is not UTF-8 is bytes
+    return function.domain == DOMAIN and str(function.name).startswith(PORTABLE)
+
+
+def _refuse_skipping(model: onnx.ModelProto, path: Path) -> None:
+    """Raise UsageError for a layer without a kernel whose rule skips, as steps of its functions would skip nothing."""
+    for node in model.graph.node:
+        rule = next((a.s.decode(errors="replace") for a in node.attribute if a.name == "rule"), "always")
+        if node.domain == DOMAIN and str(node.op_type).startswith(PORTABLE) and rule != "always":
+            raise UsageError(
+                f"{path}: layer {kernel_of(node, path)}: expected a layer with a kernel, or one without a rule that "
+                "skips, got neither; run the file in ONNX Runtime"
+            )
 
 
 def _metadata(model: onnx.ModelProto) -> dict[str, Any]:
@@ -71,8 +96,7 @@ def pack_graph(
     model: onnx.ModelProto,
     path: Path,
     size: int,
-    values: Mapping[str, Array] | None = None,
-    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    options: GraphOptions = PLAIN,
 ) -> PackedGraph:
     """Pack a model as a step graph. A call of the model is a step; variable axes have length 1.
 
@@ -80,8 +104,7 @@ def pack_graph(
         model: The model. It is not changed.
         path: Path of its file, for error messages.
         size: Size of the file in bytes, which limits the memory of the weights.
-        values: Inputs that become constants.
-        shapes: Shapes of inputs.
+        options: What the user says of the file.
 
     Returns:
         The packed file, and what it costs.
@@ -98,11 +121,15 @@ def pack_graph(
         raise UsageError(
             f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
         )
-    fix_inputs(copy, values or {}, shapes or {}, path)
+    fix_inputs(copy, options.values, options.shapes, path)
+    _refuse_skipping(copy, path)
     copy = _inlined(copy, path)
+    transform_fast(copy)
     # an output without a shape may be the next value of a state
     inferred = _inferred(copy) if any(map(_has_no_shape, copy.graph.output)) else copy
-    states = {state.input: state.output for state in pair_states(inferred.graph)}
+    named = options.states
+    listed = pair_states(inferred.graph) if named is None else named_states(inferred.graph, named, path)
+    states = {state.input: state.output for state in listed}
     inputs = inputs_of(copy.graph)
     for name, value in inputs.items():
         variable = [axis for axis in axes_of(value)[1:] if isinstance(axis, str)]
@@ -112,7 +139,10 @@ def pack_graph(
                 f"state; give the file its states with: edgernn stream {path}, or fix the lengths with --shape"
             )
     # sessions of both backends restore the states of a network of one's own
-    lowered = plan(copy, path, states, _starts(info, states, path), whole=bool(info), most=most_numbers(size))
+    starts, most = _starts(info, states, path), most_numbers(size)
+    lowered = plan(copy, path, states, starts, whole=bool(info), most=most, fixed=options.values)
+    if options.weights is not None:
+        store_matrices(lowered.steps, options.weights)
     content = encode(lowered, *_dense_work(copy, path))
     check_memory(len(content.data), size, path)
     return PackedGraph(content, lowered, states, info)
@@ -143,8 +173,8 @@ def _has_no_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def _inlined(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """Return a model without functions, except those that define edgernn's nodes."""
-    others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
+    """Return a model without functions, except those that define nodes with a kernel of edgernn."""
+    others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN or _has_no_kernel(f)]
     try:
         return onnx.inliner.inline_selected_functions(model, others) if others else model
     except Exception as error:  # the classes of onnx's errors have no common base

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans a graph: its steps, without those that are not needed, and how its states lie in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ def plan(
     *,
     whole: bool = False,
     most: int = MOST_NUMBERS,
+    fixed: Collection[str] = (),
 ) -> Lowered:
     """List the steps of a graph, divide its states as its layers read them, and take steps away that copies need.
 
@@ -34,6 +35,7 @@ def plan(
         starts: Initial values of states; zeros for others.
         whole: Leave each state as it is, so that a state that was saved by another runtime fits.
         most: Numbers that a value may have.
+        fixed: Inputs that the caller made constants; an error in a branch that they choose names them.
 
     Returns:
         The plan.
@@ -42,10 +44,11 @@ def plan(
         UsageError: A node, an input or an output has no step. The message names it.
         EdgernnError: The graph is invalid.
     """
-    result = lower(model, path, states, starts=starts, most=most)
+    result = lower(model, path, states, starts=starts, most=most, fixed=fixed)
     if not whole:
         boxes = {name: _boxes(result, parts[0][0], parts[0][1]) for name, parts in result.boxes.items()}
-        result = lower(model, path, states, starts=starts, boxes=boxes, most=most)
+        if any(boxes[name] != [box for box, _ in parts] for name, parts in result.boxes.items()):
+            result = lower(model, path, states, starts=starts, boxes=boxes, most=most, fixed=fixed)
     result.steps = rewrite(result.steps)
     return result
 

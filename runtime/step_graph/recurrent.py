@@ -28,6 +28,8 @@ def recurrent(builder: Builder, node: Node) -> list[Tensor]:
     """Return Y, Y_h and, for LSTM, Y_c of an operator GRU, LSTM or RNN."""
     kind = node.proto.op_type
     x = node.tensor(0)
+    if len(x.shape) != 3:
+        raise node.refuse("x (T, B, I)", str(tuple(x.shape)), "fix the shapes with --shape")
     if node.attribute("layout", 0):
         raise node.refuse("layout 0", "1", "run `edgernn stream` on the file first")
     for name in ("clip", "input_forget"):

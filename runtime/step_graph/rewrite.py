@@ -2,6 +2,7 @@
 """Takes steps away: copies into the place where they lead, and point-wise functions joined into one step."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgernn.runtime.step_graph.steps import (
     Fft,
     Gather,
     Linear,
+    Lookup,
     Move,
     Operand,
     Pointwise,
@@ -27,16 +29,36 @@ Array = NDArray[Any]
 _MOST_OPERANDS, _MOST_RESULTS, _MOST_NUMBERS = 16, 4, 96
 # a result of few of these is computed again for each number that reads it
 _CHEAP, _MOST_CHEAP = ("add", "sub", "mul", "neg"), 2
+# outputs of a linear map that are one map, if they read a part of the inputs
+_NEIGHBOURS = 4
 
 
 def rewrite(steps: list[Step]) -> list[Step]:
     """Return fewer steps that compute the same."""
+    steps = [part for step in steps for part in (_narrowed(step) if isinstance(step, Linear) else [step])]
     while True:
         count = len(steps)
         for change in (_forward, _share_states, _fuse, _drop_unread):
             steps = change(steps)
         if len(steps) == count:
             return steps
+
+
+def _narrowed(step: Linear) -> list[Step]:
+    """Divide a map of which neighbouring outputs read neighbouring inputs, such as mel filters; else return it."""
+    parts = []
+    for first in range(0, len(step.W), _NEIGHBOURS):
+        rows = slice(first, first + _NEIGHBOURS)
+        used = np.flatnonzero(step.W[rows].any(0))
+        begin, end = (used[0], used[-1] + 1) if len(used) else (0, 1)
+        source = replace(step.source, offset=step.source.offset + int(begin))
+        target = replace(step.target, offset=step.target.offset + first)
+        b = None if step.b is None else step.b[rows]
+        parts.append(replace(step, source=source, target=target, W=step.W[rows, begin:end], b=b))
+    narrow = step.stored is None and 2 * sum(part.W.size for part in parts) <= step.W.size
+    for part in parts:
+        part.node = step.node
+    return list(parts) if narrow else [step]
 
 
 class _Uses:
@@ -145,11 +167,11 @@ def _redirected(step: Step, old: Value, new: Value, table: Array) -> Callable[[]
         return None
     if isinstance(step, Pointwise):
         return _redirected_pointwise(step, old, new, table)
-    if isinstance(step, Recurrent) and step.target.value is not old:
+    if isinstance(step, Recurrent) and (step.target is None or step.target.value is not old):
         return None
     (written, *_) = (view for view in step.writes() if view.value is old)
     places = table[addresses(written)]
-    if isinstance(step, Recurrent | Reduce | Gather):
+    if isinstance(step, Recurrent | Reduce | Gather | Lookup):
         flat = places.ravel()
         if (np.diff(flat) != 1).any():
             return None
@@ -268,8 +290,12 @@ def _operands(step: Step) -> list[Operand]:
     """Return all operands of a step that can be changed."""
     if isinstance(step, Pointwise):
         return [*step.operands, *(result for result, _ in step.results)]
-    assert isinstance(step, Move | Linear | Depthwise | Recurrent | Reduce | Gather | Fft)
-    return [step.source, step.target, *(step.states if isinstance(step, Recurrent) else [])]
+    if isinstance(step, Recurrent):
+        return [step.source, *([] if step.target is None else [step.target]), *step.states]
+    if isinstance(step, Lookup):
+        return [step.index, step.target]
+    assert isinstance(step, Move | Linear | Depthwise | Reduce | Gather | Fft)
+    return [step.source, step.target]
 
 
 def _fuse(steps: list[Step]) -> list[Step]:
@@ -398,6 +424,9 @@ def _drop_unread(steps: list[Step]) -> list[Step]:
             needed = bool(step.results)
         else:
             needed = any(view.value.kind != Kind.ARENA or view.value in read for view in step.writes())
+        if isinstance(step, Recurrent) and step.target is not None:
+            value = step.target.value
+            step.target = None if value.kind == Kind.ARENA and value not in read else step.target
         if needed:
             kept.append(step)
             read |= {view.value for view in step.reads()}

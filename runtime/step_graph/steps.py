@@ -31,7 +31,13 @@ class Operand:
 
 @dataclass(eq=False)
 class Step:
-    """A step of a plan. `reads` and `writes` list what it touches, `macs` counts its multiply-adds."""
+    """A step of a plan. `reads` and `writes` list what it touches, `macs` counts its multiply-adds.
+
+    Attributes:
+        node: Operator and name of the node that it computes; of the last one, for functions in one step.
+    """
+
+    node = ""
 
     def reads(self) -> Iterator[View]:
         raise NotImplementedError
@@ -61,13 +67,17 @@ class Move(Step):
 
 @dataclass(eq=False)
 class Linear(Step):
-    """For each row, W x + b of x (D,), consecutive floats; W (O, D), b (O,) or None."""
+    """For each row, W x + b of x (D,), consecutive floats; W (O, D), b (O,) or None.
+
+    `stored` is W in the type in which a file or a program stores it; None for float32.
+    """
 
     counts: list[int]
     source: Operand
     target: Operand
     W: Array
     b: Array | None
+    stored: Weight | None = None
 
     def reads(self) -> Iterator[View]:
         yield self.source.access(self.counts, (self.W.shape[1], 1))
@@ -116,7 +126,10 @@ class Layer:
 
 @dataclass(eq=False)
 class Recurrent(Step):
-    """Runs a recurrent layer for `steps` steps on `rows` sequences: x (T, rows, I) to y (T, rows, H)."""
+    """Runs a recurrent layer for `steps` steps on `rows` sequences: x (T, rows, I) to y (T, rows, H).
+
+    Without a target, its first state is what others read.
+    """
 
     layer: Layer
     steps: int
@@ -124,7 +137,7 @@ class Recurrent(Step):
     inputs: int
     outputs: int
     source: Operand
-    target: Operand
+    target: Operand | None
     states: list[Operand]
     widths: list[int]
     reads_zero: bool = False
@@ -139,7 +152,8 @@ class Recurrent(Step):
             yield from self._states()
 
     def writes(self) -> Iterator[View]:
-        yield self.target.access([], (self.steps * self.rows * self.outputs, 1))
+        if self.target is not None:
+            yield self.target.access([], (self.steps * self.rows * self.outputs, 1))
         yield from self._states()
 
     @property
@@ -207,8 +221,26 @@ class Gather(Step):
 
 
 @dataclass(eq=False)
+class Lookup(Step):
+    """Copies the row of a matrix (rows, columns) whose number is the float `index`."""
+
+    index: Operand
+    target: Operand
+    matrix: Weight
+
+    def reads(self) -> Iterator[View]:
+        yield self.index.access([])
+
+    def writes(self) -> Iterator[View]:
+        yield self.target.access([], (self.matrix.values.shape[1], 1))
+
+
+@dataclass(eq=False)
 class Fft(Step):
-    """Real Fourier transform of each row of N floats times a window: N / 2 + 1 real, then as many imaginary parts."""
+    """Real Fourier transform of each row of N floats times a window: N / 2 + 1 real, then as many imaginary parts.
+
+    A window of less than N numbers reads as many floats; zeros follow them.
+    """
 
     rows: int
     source: Operand
@@ -216,8 +248,13 @@ class Fft(Step):
     N: int
     window: Array | None
 
+    @property
+    def count(self) -> int:
+        """Number of floats of a row, without the zeros behind them."""
+        return self.N if self.window is None else len(self.window)
+
     def reads(self) -> Iterator[View]:
-        yield self.source.access([self.rows], (self.N, 1))
+        yield self.source.access([self.rows], (self.count, 1))
 
     def writes(self) -> Iterator[View]:
         yield self.target.access([self.rows], (self.N + 2, 1))

@@ -12,9 +12,11 @@ from tests.apps import ROOT, arm_program, run, stream_packed
 from tests.foreign import qemu
 from tests.models import contractive, packed_alone
 from tests.own_cells_oracle import CASE_RULES, CASES
-from tests.pairs import PAIRS
+from tests.pairs import PAIRS, covering, pairwise
+from tests.step_networks import packed_networks
 from tests.test_own_cells import assert_matches, case_model, case_truth
 from tests.test_packed import random_input, steps, torch_outputs
+from tests.tolerances import FLOAT32
 
 # tolerance against torch, as for packed models on x86: int8 products quantise their operand to 16 bits
 CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
@@ -22,9 +24,7 @@ CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
 SAME = 2e-6
 # processors without and with the int8 dot-product instruction
 PLAIN, DOTS = "cortex-a72", "cortex-a76"
-small_weights = pytest.mark.parametrize(
-    ("weights", "processor"), [("bfloat16", DOTS), ("int8", PLAIN), ("int8", DOTS)], ids="-".join
-)
+SMALL_WEIGHTS = [("bfloat16", DOTS), ("int8", PLAIN), ("int8", DOTS)]
 
 
 def emulated(processor: str = DOTS) -> list[object]:
@@ -50,10 +50,21 @@ def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32",
     assert output[0].startswith(f"{np.mean(updates):.1f} updates per step")
 
 
-@pytest.mark.parametrize(("cell", "rule"), PAIRS)
-def test_every_cell_under_every_rule(cell, rule, tmp_path):
+# the C++ is that of other processors, whose tests have all pairs
+@pytest.mark.parametrize(("cell", "rule"), covering(PAIRS, ("gru", "gru-before", "eins", "t-lstm")))
+def test_every_cell_and_every_rule(cell, rule, tmp_path):
     options = {"cell_options": {"length": 9}} if cell == "decaynet" else {}
     assert_arm_equals_torch(tmp_path, np.swapaxes(random_input(9, 2, 3), 0, 1), cell, rule, **options)
+
+
+def test_the_zoo_and_networks_of_other_tools(tmp_path):
+    for name, (packed, x) in packed_networks(tmp_path).items():
+        path = tmp_path / "model.edgernn"
+        path.write_bytes(packed)
+        y, _, _ = steps(packed, x)
+        streamed = stream_packed(emulated(), path, np.swapaxes(x, 0, 1))
+        limit = FLOAT32 * max(1.0, np.abs(y).max())
+        np.testing.assert_allclose(np.swapaxes(streamed.y, 0, 1), y, rtol=0, atol=limit, err_msg=name)
 
 
 @pytest.mark.parametrize("rule", CASE_RULES)
@@ -85,17 +96,20 @@ def test_every_shape_of_model(rule, options, tmp_path):
     assert_arm_equals_torch(tmp_path, np.swapaxes(random_input(6, 2, 3), 0, 1), "gru", rule, **options)
 
 
-@small_weights
-@pytest.mark.parametrize("rule", ["always", "skip", "selective"])
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"])
-def test_weights_of_fewer_bytes(cell, rule, weights, processor, tmp_path):
+@pytest.mark.parametrize(
+    ("cell", "rule", "small"),
+    pairwise(
+        ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"], ["always", "skip", "selective"], SMALL_WEIGHTS
+    ),
+)
+def test_weights_of_fewer_bytes(cell, rule, small, tmp_path):
     # an input size that is not a multiple of the vector size
     options = {"input_size": 33 if cell == "sru" else 17}
     x = random_input(2, 9, options["input_size"])
-    assert_arm_equals_torch(tmp_path, x, cell, rule, weights, processor, **options)
+    assert_arm_equals_torch(tmp_path, x, cell, rule, *small, **options)
 
 
-@small_weights
+@pytest.mark.parametrize(("weights", "processor"), SMALL_WEIGHTS)
 @pytest.mark.parametrize(
     "options",
     [
@@ -143,12 +157,18 @@ def side_by_side(tmp_path_factory):
     return folder / "side_by_side"
 
 
-@pytest.mark.parametrize(("weights", "processor"), [("float32", DOTS), *small_weights.args[1]])
-@pytest.mark.parametrize("batch", [1, 3, 8])
-@pytest.mark.parametrize("rule", ["always", "skip", "selective"])
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "fastgrnn"])
-def test_sequences_side_by_side(side_by_side, cell, rule, batch, weights, processor, tmp_path):
+@pytest.mark.parametrize(
+    ("cell", "rule", "batch", "stored"),
+    pairwise(
+        ["rnn", "gru", "lstm", "irc-gru", "fastgrnn"],
+        ["always", "skip", "selective"],
+        [1, 3, 8],
+        [("float32", DOTS), *SMALL_WEIGHTS],
+    ),
+)
+def test_sequences_side_by_side(side_by_side, cell, rule, batch, stored, tmp_path):
     # batches use tiles of several rows, with one to four gates
+    weights, processor = stored
     model, x = rounded(contractive(cell, rule), weights), random_input(9, batch, 3)
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(model, weights))

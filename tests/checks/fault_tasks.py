@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from tests.training_helpers import SMALL
+from tests.wake_data import TOY, write_wake_words
 
 _SHARED = {"hidden_size": 8, "batch_size": 10, "steps": 12, "eval_every": 4, "checkpoint_every": 2}
 TRAIN = {**_SHARED, "T": SMALL["T"], "test_size": 50}
 # of a task whose steps take long
 _SLOW = {"steps": 6, "eval_every": 3, "checkpoint_every": 1}
+# the front end alone
+_WORDS = {name: value for name, value in TOY.items() if name not in ("hours", "mined")}
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ TRAININGS = (
     Training("sentence-vae", "lstm", {**_SLOW, "embedding": 5, "kl_steps": 2, "removed": 2}),
     Training("ptb", "lstm", {"embedding": 8, "bptt": 8, "eval_batch": 20, "test_batch": 20}),
     Training("keywords", "gru", {**_SLOW, "batch_size": 4}),
+    Training("wakeword", "gru", {**_SLOW, **TOY, "batch_size": 4, "steps": 6, "eval_every": 3}),
+    Training("wake-front", "gru", {**_SLOW, **_WORDS, "batch_size": 4, "bank": "words.npz"}),
     Training("activity", "gru", {"window": 50, "lead": 10}),
     Training("ecg", "lstm", {**_SLOW, "window": 300, "lead": 30}),
     Training("remaining-life", "pru", {"window": 10, "cap": 25}),
@@ -86,3 +91,4 @@ def write_data(folder: Path) -> None:
     names = write_files(folder / "tables")
     (folder / "tables" / "labels.csv").write_text("".join(f"{name},{'abc'[i % 3]}\n" for i, name in enumerate(names)))
     write_own(folder / "recordings")
+    write_wake_words(folder)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edgernn.export.streaming.stream_file import stream_file
+from edgernn.runtime.graph_options import GraphOptions
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.packed import pack_file
@@ -35,9 +36,9 @@ FILES = {
     "silero/silero_vad_openvino_16k.onnx": ({}, VAD, 5.0),
     "silero/silero_vad_16k_sequence.onnx": ({}, SEQUENCE, 5.0),
     "nsnet2/nsnet2-20ms-baseline.onnx": ({}, NSNET, 5.0),
-    "dtln/model_1.onnx": ({}, DTLN1, 10.0),
+    "dtln/model_1.onnx": ({}, DTLN1, 5.0),
     "dtln/model_2.onnx": ({}, DTLN2, 5.0),
-    "gtcrn/gtcrn_simple.onnx": ({}, GTCRN, 10.0),
+    "gtcrn/gtcrn_simple.onnx": ({}, GTCRN, 5.0),
 }
 # files that are packed as they are, without `edgernn stream`
 PACKED_AS_THEY_ARE = [name for name in FILES if "nsnet2" not in name]
@@ -126,7 +127,7 @@ def assert_packed_equals_reference(path, packed, reference, **options):
     """Pack a file and compare each step of two streams, of which the second one starts later, with the reference."""
     source, inputs, outputs, _ = reference
     arrays = np.load(file(source))
-    pack_file(path, packed, **options)
+    pack_file(path, packed, GraphOptions(**options))
     stepper = Stepper(packed.read_bytes(), 2)
     x, y = (arrays[next(iter(names))] for names in (inputs, outputs))
     x, y = x.reshape(-1, stepper.x.shape[1]), y.reshape(-1, stepper.y.shape[1])

@@ -14,11 +14,12 @@ from edgernn.runtime.packed import pack_file
 from tests.apps import ROOT, need, run
 from tests.foreign import ARM, LINUX, WINDOWS, compiled, compiler, output
 from tests.models import exported
+from tests.pairs import pairwise
 from tests.tolerances import FLOAT32
 
 SOURCES = {"C": ROOT / "tests" / "side_by_side.c", "CXX": ROOT / "tests" / "kit" / "step.cc"}
 VERSION = "0.1"
-targets = pytest.mark.parametrize("target", [LINUX, ARM, WINDOWS])
+TARGETS = [LINUX, ARM, WINDOWS]
 
 
 @functools.cache
@@ -55,10 +56,10 @@ def pkg_config(target: str, *words: str) -> str:
     return subprocess.run(["pkg-config", *words], env=environment, capture_output=True, text=True, check=True).stdout
 
 
-@targets
-@pytest.mark.parametrize("kind", ["static", "shared"])
-@pytest.mark.parametrize("language", SOURCES)
-@pytest.mark.parametrize("build", [with_cmake, with_pkg_config])
+@pytest.mark.parametrize(
+    ("target", "kind", "language", "build"),
+    pairwise(TARGETS, ["static", "shared"], list(SOURCES), [with_cmake, with_pkg_config]),
+)
 def test_a_program_equals_the_session(build, language, kind, target, tmp_path):
     compiler(target, SOURCES[language])
     program = build(target, language, kind, tmp_path / "program" if build is with_cmake else tmp_path)
@@ -76,7 +77,7 @@ def test_a_program_equals_the_session(build, language, kind, target, tmp_path):
         output(target, program, tmp_path / "half.edgernn", 1, libraries=libraries)
 
 
-@targets
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_kit_is_complete(target):
     compiler(target, SOURCES["CXX"])
     names = {str(path.relative_to(kits() / target)) for path in (kits() / target).rglob("*") if not path.is_dir()}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make check-apps`: the shipped models of English words detect the same words in C, Python, Node and a browser."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import write_wav
 from edgernn.runtime.word_detection import PostProcessing
 from edgernn.runtime.zoo import find_model
-from tests.apps import ROOT, need, need_wasm, run
-from tests.checks.word_apps import lines_of, on_the_page
+from tests.apps import ROOT, listen, need, need_wasm, run
+from tests.checks.word_apps import lines_of
 from tests.spoken_words import CLEAR, HOP, RATE, missing_data, write_spoken
 
 
@@ -34,8 +35,8 @@ def spoken(tmp_path_factory):
     return path, write_spoken(path, CLEAR)
 
 
-def in_python(path, recording, settings=None):
-    detections = run_stream(path, recording, settings or PostProcessing())["detections"]
+def in_python(path, recording, settings=PostProcessing()):  # noqa: B008
+    detections = run_stream(path, recording, asdict(settings))["detections"]
     return [(round(word["seconds"], 2), word["word"]) for word in detections]
 
 
@@ -70,9 +71,9 @@ def test_ten_words_in_noise_are_the_same_in_each_app(shipped, spoken):
     assert len({word for _, word in expected} & set(words)) >= 9
     assert detected_in_c(packed, recording) == expected
     check_alike(name, detected_in_node(packed, recording), expected)
-    result = on_the_page(packed, "file", recording)
+    result = listen("words.html", packed, "file", recording)
     assert result["error"] == ""
-    check_alike(name, [(float(word["seconds"]), word["word"]) for word in result["words"]], expected)
+    check_alike(name, [(float(word["seconds"]), word["word"]) for word in result["found"]], expected)
 
 
 @pytest.mark.parametrize(("rate", "first"), [(44_100, 0), (48_000, HOP // 2)])
@@ -90,9 +91,9 @@ def test_most_words_are_the_same_through_a_microphone(rate, first, shipped, spok
 def test_the_page_hears_most_words_from_the_microphone_of_chromium(shipped, spoken):
     _, path, packed = shipped
     expected = in_python(path, spoken[0])
-    result = on_the_page(packed, "microphone", spoken[0], 19.5)
+    result = listen("words.html", packed, "microphone", spoken[0], 19.5)
     assert result["error"] == ""
-    heard = [(float(word["seconds"]), word["word"]) for word in result["words"]]
+    heard = [(float(word["seconds"]), word["word"]) for word in result["found"]]
     # the microphone begins up to a second after the file
     best = max(alike(expected, [(t + late, word) for t, word in heard]) for late in np.arange(0, 1, 0.1))
     assert best >= len(expected) - 3
@@ -104,7 +105,7 @@ def test_make_example_words(spoken):
         "make", "--silent", "--old-file", "setup", "example-words", f"WAV={spoken[0]}", "-C", ROOT, timeout=600
     )
     assert process.returncode == 0, process.stderr
-    expected = run_stream(find_model(Path("english-room-delta")), spoken[0], PostProcessing())
+    expected = run_stream(find_model(Path("english-room-delta")), spoken[0])
     *lines, last = process.stdout.splitlines()[-len(expected["detections"]) - 1 :]
     assert lines == lines_of(expected)
     assert last == f"{spoken[0]}: {len(lines)} words in 20.0 s"

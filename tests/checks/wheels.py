@@ -25,6 +25,7 @@ from tests.apps import ROOT, need, run
 from tests.checks.arm import DOTS, PLAIN, SAME
 from tests.foreign import ARM, COMPILERS, INCLUDE, LINUX, WINDOWS, compiled, instruction_sets, output
 from tests.models import contractive, packed_alone
+from tests.pairs import pairwise
 from tests.source_tree import first_sequence, load_script
 from tests.test_packed import random_input, steps
 
@@ -214,11 +215,17 @@ def stepped(cell: str, rule: str, weights: str) -> tuple[bytes, np.ndarray, np.n
     return content, x, steps(content, x)[0]
 
 
-@cases
-@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("rule", ["always", "skip", "selective"])
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"])
-def test_steps_equal_those_of_the_installed_library(target, processor, names, cell, rule, weights, tmp_path):
+@pytest.mark.parametrize(
+    ("case", "cell", "rule", "weights"),
+    pairwise(
+        CASES,
+        ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"],
+        ["always", "skip", "selective"],
+        ["float32", "bfloat16", "int8"],
+    ),
+)
+def test_steps_equal_those_of_the_installed_library(case, cell, rule, weights, tmp_path):
+    target, processor, names = case
     content, x, expected = stepped(cell, rule, weights)
     path = tmp_path / "model.edgernn"
     path.write_bytes(content)

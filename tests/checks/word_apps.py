@@ -6,6 +6,7 @@ import re
 import signal
 import struct
 import subprocess
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -15,21 +16,20 @@ from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_stream import run_stream
+from edgernn.runtime.takes import check_take
 from edgernn.runtime.wav import read_wav
-from edgernn.runtime.word_detection import Detector, PostProcessing
+from edgernn.runtime.word_detection import PostProcessing
 from tests.apps import (
-    EXAMPLES,
     ROOT,
     c_program,
+    listen,
     need,
-    need_chromium,
-    need_wasm,
     run,
-    serving,
 )
 from tests.broken_wavs import BROKEN, CONVERTED, broken_wav
-from tests.test_word_detection import random_scores
-from tests.tone_model import CLASSES, tones, write_tone_model
+from tests.detector_cases import detections_of, fixed_cases, random_cases
+from tests.test_wakeword_record import BAD, phrase
+from tests.tone_model import CLASSES, tone_model, tones, write_tone_model
 from tests.words import RATE, tone, write_extensible_wav, write_rf64, write_wav
 
 SPOKEN = ("left", "stop", "go", "right", "left")
@@ -84,7 +84,7 @@ def in_c(*arguments, data=None):
 @pytest.mark.parametrize("settings", [(0.3, 0.5, 0.8), (0.1, 0.3, 0.1), (0.05, 0.9, 0.0), (0.0, 0.4, 0.55)])
 def test_words_in_c_are_those_of_the_command(kind, settings, recording, request):
     path, packed = request.getfixturevalue(kind)
-    expected = run_stream(path, recording, PostProcessing(*settings))
+    expected = run_stream(path, recording, asdict(PostProcessing(*settings)))
     options = [word for option, value in zip("str", settings, strict=True) for word in (f"-{option}", value)]
     process = in_c(*options, packed, recording)
     assert process.returncode == 0, process.stderr
@@ -115,7 +115,7 @@ def test_words_in_c_from_a_pipe(size, model, recording):
     process = in_c(packed, "-", data=data)
     assert process.returncode == 0, process.stderr
     *lines, last = process.stdout.decode().splitlines()
-    assert lines == lines_of(run_stream(path, recording, PostProcessing()))
+    assert lines == lines_of(run_stream(path, recording))
     assert last == f"standard input: {len(SPOKEN)} words in 5.0 s"
 
 
@@ -127,7 +127,7 @@ def test_a_streamed_file_is_read_to_its_end_in_c(size, model, tmp_path):
     for data in (None, source.read_bytes()):
         process = in_c(packed, source if data is None else "-", data=data)
         assert process.returncode == 0, process.stderr
-        assert process.stdout.decode().splitlines()[:-1] == lines_of(run_stream(path, source, PostProcessing()))
+        assert process.stdout.decode().splitlines()[:-1] == lines_of(run_stream(path, source))
 
 
 def test_a_pipe_that_ends_too_early_is_an_error_in_c(model):
@@ -179,8 +179,8 @@ def test_a_bad_recording_is_one_sentence_in_c(kind, model, tmp_path):
 def test_an_extensible_wav_file_is_read_in_c(model, tmp_path):
     samples = tones(*SPOKEN)
     path, plain = write_extensible_wav(tmp_path / "e.wav", samples), write_wav(tmp_path / "r.wav", samples)
-    expected = run_stream(model[0], plain, PostProcessing())
-    assert run_stream(model[0], path, PostProcessing())["detections"] == expected["detections"]
+    expected = run_stream(model[0], plain)
+    assert run_stream(model[0], path)["detections"] == expected["detections"]
     process = in_c(model[1], path)
     assert process.returncode == 0, process.stderr
     assert process.stdout.decode().splitlines()[:-1] == lines_of(expected)
@@ -239,47 +239,56 @@ def samples_of(path):
         return None
 
 
+def takes_of_all_kinds():
+    good = [phrase(), phrase(0.2), phrase(0.2, noise=0.0), phrase(level=0.1, noise=0.015), phrase(1.3, level=0.05)]
+    good += [np.concatenate([phrase(0.3, after=0.0, noise=6e-4), phrase(0.45, level=0.009, before=0.0, noise=6e-4)])]
+    good += [phrase(noise=0.02)]
+    return [*(samples for name, (samples, _) in BAD.items() if name not in ("long", "empty")), *good]
+
+
+def checked(samples):
+    """Return the sentence of the page about a take."""
+    try:
+        return {"isGood": True, "advice": check_take(samples, RATE, cut=True)}
+    except EdgernnError as error:
+        return {"isGood": False, "advice": str(error)}
+
+
 def test_the_parts_of_the_page(tmp_path):
     need("node")
-    cases = []
-    names = ["left", "right", "_unknown_", "_silence_"]
-    for settings in ((0.3, 0.5, 0.8), (0.05, 0.3, 0.1), (0.0, 0.9, 0.0), (0.07, 0.6, 0.03)):
-        scores = random_scores(400)
-        words = Detector(names, 0.02, PostProcessing(*settings)).feed(scores)
-        detections = [{"step": word.step, "word": names[word.label], "score": word.score} for word in words]
-        named = dict(zip(("smoothing", "threshold", "refractory"), settings, strict=True))
-        case = {"classes": names, "seconds": 0.02, "settings": named, "detections": detections}
-        cases.append(case | {"scores": scores.astype(float).tolist()})
-    (tmp_path / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    cases = [case | {"detections": detections_of(case)} for case in [*fixed_cases(), *random_cases()]]
+    numbers = {"NaN": '"NaN"', "Infinity": '"Infinity"', '-"Infinity"': '"-Infinity"'}
+    text = json.dumps(cases)
+    for number, word in numbers.items():
+        text = text.replace(number, word)
+    (tmp_path / "cases.json").write_text(text, encoding="utf-8")
     files = [{"path": str(path), "samples": samples_of(path)} for path in wav_files(tmp_path)]
     assert sum(file["samples"] is None for file in files) == len(BROKEN) + 1
     (tmp_path / "wavs.json").write_text(json.dumps({"files": files}), encoding="utf-8")
-    environment = {"CASES": str(tmp_path / "cases.json"), "WAVS": str(tmp_path / "wavs.json")}
+    takes = [{"samples": samples.tolist()} | checked(samples) for samples in takes_of_all_kinds()]
+    assert {take["isGood"] for take in takes} == {True, False}
+    (tmp_path / "takes.json").write_text(json.dumps(takes), encoding="utf-8")
+    environment = {name.upper(): str(tmp_path / f"{name}.json") for name in ("cases", "wavs", "takes")}
     process = run("node", "--test", ROOT / "tests" / "word_apps.test.mjs", environment=environment)
     assert process.returncode == 0, process.stdout + process.stderr
 
 
-def on_the_page(model, *arguments):
-    """Run examples/browser/headless_words.mjs and return what it prints."""
-    need_chromium()
-    need_wasm()
-    with serving(model, EXAMPLES / "adding.csv") as address:
-        process = run("node", EXAMPLES / "browser" / "headless_words.mjs", address, *arguments)
-    assert process.returncode == 0, process.stderr
-    assert "page:" not in process.stderr, process.stderr
-    return json.loads(process.stdout)
-
-
+@pytest.mark.parametrize("page", ["words.html", "wakeword.html"])
 @pytest.mark.parametrize("kind", ["model", "random_model"])
-def test_the_page_detects_the_words_of_a_file(kind, recording, request):
+def test_the_page_detects_the_words_of_a_file(kind, page, recording, request):
     path, packed = request.getfixturevalue(kind)
-    result = on_the_page(packed, "file", recording)
-    expected = run_stream(path, recording, PostProcessing())
+    result = listen(page, packed, "file", recording)
+    expected = run_stream(path, recording)
     assert result["error"] == ""
-    assert [word["word"] for word in result["words"]] == [word["word"] for word in expected["detections"]]
-    times = [[float(word[name]) for word in result["words"]] for name in ("seconds", "score")]
+    assert [word["word"] for word in result["found"]] == [word["word"] for word in expected["detections"]]
+    times = [[float(word[name]) for word in result["found"]] for name in ("seconds", "score")]
     np.testing.assert_allclose(times[0], [word["seconds"] for word in expected["detections"]], atol=0.021)
     np.testing.assert_allclose(times[1], [word["score"] for word in expected["detections"]], atol=0.02)
+    if page == "wakeword.html":
+        count = len(expected["detections"])
+        assert (result["heard"], result["alarms"]) == ("5.0 s", str(count))
+        assert float(result["rate"]) == pytest.approx(3600 * count / expected["seconds"], abs=0.06)
+        return
     assert result["heard"] == f"5.0 s, {len(expected['detections'])} words"
     assert float(result["updated"].split()[0]) == pytest.approx(100 - expected["skip_percent"], abs=0.3)
 
@@ -287,24 +296,49 @@ def test_the_page_detects_the_words_of_a_file(kind, recording, request):
 def test_the_page_detects_the_words_of_a_microphone(model, tmp_path):
     """Chromium plays a recording as its microphone, at a rate of its own."""
     recording = write_wav(tmp_path / "r.wav", tones("right", *SPOKEN))
-    result = on_the_page(model[1], "microphone", recording, 7)
+    result = listen("words.html", model[1], "microphone", recording, 7)
     assert result["error"] == ""
-    words = [word["word"] for word in result["words"]]
+    words = [word["word"] for word in result["found"]]
     # the browser may open the microphone after its first word
     assert words[-len(SPOKEN) :] == list(SPOKEN)
-    seconds = np.array([float(word["seconds"]) for word in result["words"]])[-len(SPOKEN) :]
-    expected = run_stream(model[0], recording, PostProcessing())["detections"][1:]
+    seconds = np.array([float(word["seconds"]) for word in result["found"]])[-len(SPOKEN) :]
+    expected = run_stream(model[0], recording)["detections"][1:]
     # the same distances, as the start of the recording is not known
     np.testing.assert_allclose(np.diff(seconds), np.diff([word["seconds"] for word in expected]), atol=0.06)
 
 
 def test_the_page_plays_a_file_at_the_speed_of_sound(model, recording):
-    result = on_the_page(model[1], "file", recording, 4)
-    assert [word["word"] for word in result["words"]] == list(SPOKEN[:4])
+    result = listen("words.html", model[1], "file", recording, 4)
+    assert [word["word"] for word in result["found"]] == list(SPOKEN[:4])
 
 
-def test_a_refused_microphone_is_said_on_the_page(model):
-    result = on_the_page(model[1], "refused")
+def test_the_page_has_the_settings_of_the_file(recording, tmp_path):
+    """A threshold that no word reaches."""
+    settings = {"smoothing": 0.3, "threshold": 1.0, "refractory": 0.8}
+    to_onnx(tone_model(), tmp_path / "m.onnx", metadata={"classes": CLASSES, "detector": settings})
+    assert run_stream(tmp_path / "m.onnx", recording)["detections"] == []
+    packed = pack_file(tmp_path / "m.onnx", tmp_path / "m.edgernn")["packed"]
+    assert listen("words.html", packed, "file", recording)["found"] == []
+    process = in_c(packed, recording)
+    assert process.stdout.decode() == f"{recording}: 0 words in 5.0 s\n"
+    assert in_c("-t", "0.5", packed, recording).stdout.decode().count("\n") == 1 + len(SPOKEN)
+
+
+def test_the_page_records_takes(model, tmp_path):
+    """Each take has 2.5 s of what the microphone hears: a phrase with pauses, or silence."""
+    loud = np.concatenate([np.zeros(RATE, np.int16), phrase(), np.zeros(8 * RATE, np.int16)])
+    result = listen("wakeword.html", model[1], "takes", write_wav(tmp_path / "loud.wav", loud), 1)
+    assert result["error"] == ""
+    assert ([take["take"] for take in result["found"]], result["advice"]) == (["me_nohash_0001.wav"], "good")
+    silent = write_wav(tmp_path / "silent.wav", np.zeros(12 * RATE, np.int16))
+    result = listen("wakeword.html", model[1], "takes", silent, 2)
+    assert result["found"] == []
+    assert result["advice"].startswith("expected sound, got digital silence") or "louder than -50" in result["advice"]
+
+
+@pytest.mark.parametrize("page", ["words.html", "wakeword.html"])
+def test_a_refused_microphone_is_said_on_the_page(model, page):
+    result = listen(page, model[1], "refused")
     assert result["error"].startswith("microphone: access was refused; allow it for this page")
     assert result["error"].endswith("or choose an audio file")
 
@@ -314,17 +348,17 @@ def test_files_of_other_formats(model, tmp_path):
     samples = tones(*SPOKEN)
     stereo = np.repeat(np.repeat(samples, 2), 2)
     path = write_wav(tmp_path / "r.wav", stereo, rate=2 * RATE, channels=2)
-    assert [word["word"] for word in on_the_page(model[1], "file", path)["words"]] == list(SPOKEN)
+    assert [word["word"] for word in listen("words.html", model[1], "file", path)["found"]] == list(SPOKEN)
     (tmp_path / "text.wav").write_text("no sound")
-    error = on_the_page(model[1], "file", tmp_path / "text.wav")["error"]
+    error = listen("words.html", model[1], "file", tmp_path / "text.wav")["error"]
     assert error.startswith("text.wav: expected a file with audio, such as a wav file, got another or a damaged one")
     short = write_wav(tmp_path / "short.wav", np.ones(100))
-    error = on_the_page(model[1], "file", short)["error"]
+    error = listen("words.html", model[1], "file", short)["error"]
     assert error == "short.wav: expected at least 320 samples, one step of the model, got 100"
 
 
 def test_the_page_refuses_a_model_that_hears_no_words(tmp_path):
     to_onnx(edgernn.SequenceModel("gru", 3, 4, 2), tmp_path / "plain.onnx")
     packed = pack_file(tmp_path / "plain.onnx", tmp_path / "plain.edgernn")["packed"]
-    error = on_the_page(packed, "refused")["error"]
+    error = listen("words.html", packed, "refused")["error"]
     assert error.startswith("model: expected a model that reads audio, got one without a front end")

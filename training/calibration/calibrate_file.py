@@ -18,7 +18,7 @@ from edgernn.files import default_output, output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.npz import read_npz
 from edgernn.progress import Progress, Silent
-from edgernn.runtime.library import library_path
+from edgernn.runtime.library import library_path, run_interruptibly
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.calibration.audio_frames import Frames, read_frames
 from edgernn.training.calibration.layer_graph import LABELS, Array, LayerGraph, open_graph
@@ -27,7 +27,6 @@ from edgernn.training.calibration.threshold_search import (
     MeasuredPoint,
     Scales,
     described,
-    mean_changes,
     scaled,
     search_thresholds,
     warn_of_fine_loss,
@@ -46,6 +45,7 @@ def calibrate_file(
     out: Path | None = None,
     *,
     loss: float = 0.5,
+    linear: bool = False,
     frames: Frames | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -70,6 +70,7 @@ def calibrate_file(
         out: The ONNX file to write. Default: NAME-delta.onnx beside the file.
         loss: Largest allowed loss: percentage points of the accuracy, percent of the mean squared error, or without
             labels the relative change of the outputs RMS(y' - y) / RMS(y) in percent.
+        linear: Also give linear maps and 1×1 convolutions of a file of another tool the rule, with a threshold for x.
         frames: How the first input reads audio, if `data` is a folder of wav files; see `read_frames`.
         progress: Progress bar. Default: none.
 
@@ -93,7 +94,7 @@ def calibrate_file(
     output_file(out, path, data)
     # a file that cannot be calibrated is refused before the data are read
     read = functools.cache(functools.partial(_read, path, data, frames))
-    graph = open_graph(path, lambda: read()[0])
+    graph = open_graph(path, lambda: read()[0], linear=linear)
     file = _File(path, data, graph, *read())
     metric, dense = file.metric, file.score(file.expected)
     if metric == _ACCURACY:
@@ -110,6 +111,7 @@ def calibrate_file(
                 loss,
                 dense,
                 progress,
+                [i for i, (_, unit_h) in enumerate(file.units) if not unit_h],
             )
         finally:
             progress.close()
@@ -189,18 +191,23 @@ class _File:
         self.expected = [graph.arranged(values[name]) for name in self._names]
         self.metric, self.score = _metric(self.expected, labels, data)
         self.labels = 0 if labels is None else labels.size
-        if all(len(values[x]) < 2 for x, _ in names):
+        x_and_y = [
+            [graph.steps(node, values[name], self._count) for name in pair]
+            for node, pair in zip(graph.nodes, names, strict=True)
+        ]
+        if all(len(x) < 2 for x, _ in x_and_y):
             raise EdgernnError(
                 f"{data}: expected sequences of at least 2 steps, got 1; export the model with a variable number of "
                 "steps, and store longer sequences"
             )
         self.units = [
-            mean_changes(values[x], values[y]) for x, y in (names[:1] * len(names) if graph.is_stack else names)
+            graph.units(node, x, y)
+            for node, (x, y) in zip(graph.nodes, x_and_y[:1] * len(names) if graph.is_stack else x_and_y, strict=True)
         ]
-        steps = [values[x].shape[0] * values[x].shape[1] for x, _ in names]
+        steps = [x.shape[0] * x.shape[1] for x, _ in x_and_y]
         # multiply-adds of all layers together
         self._macs = sum(node.macs * count for node, count in zip(graph.nodes, steps, strict=True))
-        self._batches = {node.name: values[x].shape[1] for node, (x, _) in zip(graph.nodes, names, strict=True)}
+        self._batches = {node.name: x.shape[1] for node, (x, _) in zip(graph.nodes, x_and_y, strict=True)}
 
     def _count_calls(self) -> int:
         """Find the arrays with an axis of calls, and return its length, or 1."""
@@ -365,7 +372,7 @@ class _File:
                 if call in self._starts:
                     feeds |= first
                 arrays = {name: array[call] if name in self._by_call else array for name, array in feeds.items()}
-                results.append(dict(zip(names, session.run(names, arrays), strict=True)))
+                results.append(run_interruptibly(session, names, arrays))
                 feeds |= {name: results[-1][output] for name, output in following.items()}
             if not self._by_call:
                 return results[0]

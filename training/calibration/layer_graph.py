@@ -16,6 +16,7 @@ from edgernn.cells import Cell
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.delta_graph import watching, with_delta
 from edgernn.export.exported_layers import find_exported_layers, is_exported, with_delta_rule
+from edgernn.export.linear_nodes import LinearNode, find_linear_nodes
 from edgernn.export.recurrent_nodes import RecurrentNode, find_recurrent_nodes, reads_domain
 from edgernn.export.streaming.open_states import find_layers, recurrent_in
 from edgernn.export.streaming.stream_file import prepared
@@ -27,6 +28,7 @@ from edgernn.runtime.info import read_model
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.weights import parse
 from edgernn.tolerance import WHOLE_NUMBERS
+from edgernn.training.calibration.threshold_search import mean_changes
 
 Array = NDArray[Any]
 # name of the labels in the npz file
@@ -121,6 +123,23 @@ class LayerGraph(abc.ABC):
         """Return an output of the graph with the axes of the labels."""
         return y
 
+    def steps(self, layer: GraphLayer, values: Array, calls: int) -> Array:
+        """Return values of X or Y of a layer with the steps along the first axis and the sequences along the second.
+
+        Args:
+            layer: The layer.
+            values: The values, those of several calls joined along the first axis.
+            calls: Number of calls.
+
+        Returns:
+            The values (T, B, width), or for Y perhaps with an axis of directions.
+        """
+        return values
+
+    def units(self, layer: GraphLayer, x: Array, y: Array) -> tuple[float, float]:
+        """Return the units of a layer's thresholds: the mean changes of X and Y per step, both as `steps` returns."""
+        return mean_changes(x, y)
+
     def layer_values(self) -> list[str]:
         """Return the names of the values of the graph that `wrong_layers` compares."""
         return []
@@ -138,26 +157,34 @@ class LayerGraph(abc.ABC):
         return []
 
 
-def open_graph(path: Path, read: Callable[[], Mapping[str, Array]] = dict) -> LayerGraph:
+def open_graph(path: Path, read: Callable[[], Mapping[str, Array]] = dict, *, linear: bool = False) -> LayerGraph:
     """Open an ONNX file whose recurrent layers can get the rule delta.
 
     Args:
         path: The file.
         read: Function that returns the arrays of the npz file. They decide an If whose condition depends on their
             lengths, or on one that is a single number.
+        linear: Give linear maps and 1×1 convolutions of a file of another tool the rule, too.
 
     Returns:
         Its graph and layers.
 
     Raises:
-        UsageError: No layer can get the rule.
+        UsageError: No layer can get the rule, or `linear` is True for a file that edgernn exported.
         EdgernnError: The file cannot be read.
     """
     content = read_model(path)
     proto = parse(content, path, external="read")
     if not proto.graph.node:
         raise EdgernnError(f"{path}: expected an ONNX file, got one without nodes; export the model again")
-    return ExportedGraph(proto, len(content), path) if is_exported(proto) else OperatorGraph(proto, path, read)
+    if not is_exported(proto):
+        return OperatorGraph(proto, path, read, linear=linear)
+    if linear:
+        raise UsageError(
+            f"{path}: --linear: expected a file of another tool, got a model that edgernn exported, whose linear maps "
+            "are a small part; leave it out"
+        )
+    return ExportedGraph(proto, len(content), path)
 
 
 class OperatorGraph(LayerGraph):
@@ -167,16 +194,22 @@ class OperatorGraph(LayerGraph):
         proto: The model.
         path: Path of the file, for error messages.
         read: Function that returns the arrays of the npz file.
+        linear: Give linear maps and 1×1 convolutions the rule, too.
     """
 
-    def __init__(self, proto: onnx.ModelProto, path: Path, read: Callable[[], Mapping[str, Array]]) -> None:
+    def __init__(
+        self, proto: onnx.ModelProto, path: Path, read: Callable[[], Mapping[str, Array]], *, linear: bool = False
+    ) -> None:
         arrays: Mapping[str, Array] = {}
         # others are refused by find_recurrent_nodes
         if not reads_domain(proto):
             arrays = read()
             proto, self.fixed = _prepared(proto, path, arrays)
         self._operators = find_recurrent_nodes(proto, str(path))
-        self.proto, self.nodes, self.left = self._operators.proto, self._operators.nodes, self._operators.left
+        self.proto, self.left = self._operators.proto, self._operators.left
+        self._maps, left = find_linear_nodes(self.proto, self._operators.times, path) if linear else ([], [])
+        self.left = [*self.left, *left]
+        self.nodes: list[RecurrentNode | LinearNode] = [*self._operators.nodes, *self._maps]
         self.restarted = self._operators.restarted
         self.outputs = [value.name for value in self.proto.graph.output]
         # states that the data leave out
@@ -186,7 +219,14 @@ class OperatorGraph(LayerGraph):
             self.outputs = [name for name in self.outputs if name not in nexts]
 
     def with_delta(self, thresholds: Sequence[tuple[float, float]], counts: bool) -> onnx.ModelProto:
-        return with_delta(self._operators, thresholds, counts)
+        return with_delta(self._operators, thresholds, counts, self._maps)
+
+    def steps(self, layer: GraphLayer, values: Array, calls: int) -> Array:
+        return layer.arranged(values, calls) if isinstance(layer, LinearNode) else values
+
+    def units(self, layer: GraphLayer, x: Array, y: Array) -> tuple[float, float]:
+        # no product of a linear map reads h
+        return (mean_changes(x, y)[0], 0.0) if isinstance(layer, LinearNode) else mean_changes(x, y)
 
     def final(self, thresholds: Sequence[tuple[float, float]], result: dict[str, Any]) -> onnx.ModelProto:
         return self.with_delta(thresholds, False)

@@ -3,7 +3,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,7 @@ def search_thresholds(
     loss: float,
     dense: float,
     progress: Progress,
+    without_h: Collection[int] = (),
 ) -> tuple[MeasuredPoint, list[MeasuredPoint]]:
     """Search for the thresholds with the fewest multiply-adds among those whose loss is allowed.
 
@@ -113,6 +114,7 @@ def search_thresholds(
         loss: The allowed loss, for error messages.
         dense: The `value` of the dense model, for error messages.
         progress: Progress bar.
+        without_h: Indices of layers that have no threshold of h.
 
     Returns:
         The best point, and all measured points with a finite `value`, from the most to the fewest multiply-adds.
@@ -157,7 +159,7 @@ def search_thresholds(
         low, high = (middle, high) if good(point(same(middle)).value) else (low, middle)
     best = same(low)
     for group in groups:
-        for factors in ((_FACTOR, 1.0), (1.0, _FACTOR)):
+        for factors in ((_FACTOR, 1.0), (1.0, _FACTOR))[: 1 + bool(set(group) - set(without_h))]:
             for _ in range(_RAISES):
                 raised = tuple(
                     (x * factors[0], h * factors[1]) if i in group else (x, h) for i, (x, h) in enumerate(best)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Downloader for pooch that resumes interrupted downloads.
 
-The bytes received so far are kept in NAME.part, and their source in NAME.part.json. The remaining bytes are requested
-with the HTTP header If-Range: if the file on the server has changed, the server sends the whole file instead. If-Range
-needs an ETag or a date from the server. Without them, a download is resumed only if the file's checksum is known,
-because the checksum detects a mix of two versions of the file.
+The bytes received so far are kept in NAME.part. Only a file with a known checksum is resumed: the checksum detects a
+mix of two versions of the file.
 """
 
 import errno
@@ -15,14 +13,13 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import edgernn
 from edgernn.byte_source import LIMIT
 from edgernn.errors import EdgernnError
-from edgernn.files import FULL, read_json, write_json
+from edgernn.files import FULL
 from edgernn.progress import Progress
 from edgernn.signals import Interrupted, number_of
 
@@ -31,19 +28,6 @@ _TIMEOUT = 30.0
 # tries before a broken connection is an error
 _ATTEMPTS = 4
 _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError)
-
-
-@dataclass
-class _RemoteFile:
-    """The file on a server that a partial download came from: URL, size in bytes, and `mark`.
-
-    The mark identifies the version of the file: its ETag, or else the date of its last change. Size and mark are None
-    if the server does not send them.
-    """
-
-    url: str
-    size: int | None = None
-    mark: str | None = None
 
 
 class Resuming:
@@ -55,15 +39,13 @@ class Resuming:
     Args:
         part: Path of the partial download.
         size: Size of the file in bytes; None if unknown.
-        checked: True if the file's checksum is known. Only then can a partial download without an ETag or date be
-            resumed.
+        checked: True if the file's checksum is known. Only then is a partial download resumed.
         progress: Progress bar.
         pause: Seconds to wait after a broken connection, before the next attempt.
     """
 
     def __init__(self, part: Path, size: int | None, checked: bool, progress: Progress, pause: float = 1.0) -> None:
         self.part, self.size, self.checked, self.progress, self.pause = part, size, checked, progress, pause
-        self._notes = part.with_name(part.name + ".json")
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
         try:
@@ -79,12 +61,11 @@ class Resuming:
         finally:
             self.progress.close()
         self.part.replace(output_file)
-        self._notes.unlink(missing_ok=True)
 
     def _status(self) -> str:
         have = self._received()
-        if not have:
-            return "no bytes were received; try again"
+        if not have or not self.checked:
+            return "the same command starts again from byte 0" if have else "no bytes were received; try again"
         return f"{have:,} bytes are kept, and the same command resumes from there"
 
     def _received(self) -> int:
@@ -109,67 +90,43 @@ class Resuming:
                 time.sleep(self.pause)
 
     def _attempt(self, url: str) -> None:
-        source, have = self._read_source(url), self._received()
-        if have and have == source.size and source.url == url:
+        if not self.checked or self._received() > (self.size or LIMIT):
+            self.part.unlink(missing_ok=True)
+        have = self._received()
+        if have and have == self.size:
             return
         request = urllib.request.Request(url, headers={"User-Agent": f"edgernn/{edgernn.__version__}"})
         if have:
             request.add_header("Range", f"bytes={have}-")
-            if source.mark and source.url == url:
-                request.add_header("If-Range", source.mark)
         try:
             answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
-            # the file on the server has changed since the part was downloaded
             error.close()
-            self._delete_part()
-            raise ConnectionError(
-                "the file has changed on the server since the download began; the next attempt starts from byte 0"
-            ) from None
+            raise self._other_file(f"got a file of fewer bytes than the {have:,} received") from None
         with answer:
             start, total = self._start_and_size(answer, have)
-            if start and source.url == url and source.mark not in (None, _version(answer)):
-                self._delete_part()
-                raise ConnectionError(
-                    "the file has changed on the server since the download began; the next attempt starts from byte 0"
-                )
             self._check_size(url, total)
             if start == 0:
-                self._delete_part()
+                self.part.unlink(missing_ok=True)
             self._check_space((total or 0) - start)
-            write_json(self._notes, {"url": url, "size": total, "mark": _version(answer)})
             self._copy(url, answer, start, total)
 
-    def _read_source(self, url: str) -> _RemoteFile:
-        """Return the file on the server that the partial download came from, as stored in NAME.part.json."""
-        try:
-            source = _RemoteFile(**read_json(self._notes))
-        except (EdgernnError, TypeError):
-            source = _RemoteFile("")
-        same = source.url == url and source.mark is not None
-        if not (same or self.checked) or self._received() > (source.size or LIMIT):
-            self._delete_part()
-            return _RemoteFile("")
-        return source
-
-    def _delete_part(self) -> None:
-        for path in (self.part, self._notes):
-            path.unlink(missing_ok=True)
+    def _other_file(self, what: str) -> ConnectionError:
+        """Delete the part, which is of another file; return the error of this attempt."""
+        self.part.unlink(missing_ok=True)
+        return ConnectionError(f"{what}; the next attempt starts from byte 0")
 
     def _start_and_size(self, answer: Any, have: int) -> tuple[int, int | None]:
         """Return the byte offset in the file at which the server's answer starts, and the file's size in bytes."""
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
-                self._delete_part()
-                raise ConnectionError(
-                    f"expected the rest of the file from byte {have:,} on, got {answer.headers.get('Content-Range')}; "
-                    "the next attempt starts from byte 0"
-                )
+                got = answer.headers.get("Content-Range")
+                raise self._other_file(f"expected the rest of the file from byte {have:,} on, got {got}")
             return have, None if span[2] == "*" else int(span[2])
-        # a server without ranges, or with another version, sends the whole file
+        # a server without ranges sends the whole file
         length = answer.headers.get("Content-Length", "")
         return 0, int(length) if length.isascii() and length.isdigit() else None
 
@@ -213,10 +170,3 @@ class Resuming:
                 self.progress.update(have, f"{have:,} of {size} bytes")
         if whole is not None and have < whole:
             raise ConnectionError(f"the download ended after {have:,} of {whole:,} bytes")
-
-
-def _version(answer: Any) -> str | None:
-    """Return an identifier of the file's version on the server: a strong ETag, else the date of the last change."""
-    tag: str = answer.headers.get("ETag", "")
-    date: str | None = answer.headers.get("Last-Modified")
-    return tag if tag.startswith('"') else date

@@ -42,7 +42,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
     data folder itself, outside the set's folder, only if they have a known checksum.
 
     If the connection breaks, the download is resumed automatically a few times. After that, or after an interruption,
-    the next call resumes it.
+    the next call resumes it. A file without a known checksum is downloaded from its beginning instead.
 
     Args:
         name: Name of the data set.

@@ -12,16 +12,9 @@ VARIABLE = "EDGERNN_DATA"
 
 
 def data_folder(data: Path | None) -> Path | None:
-    """Return the user's folder of data sets, from `--data` or the environment variable EDGERNN_DATA.
+    """Return the user's folder of data sets, from `--data` or the environment variable EDGERNN_DATA, or None.
 
-    Args:
-        data: The value of `--data`; None to use the environment variable EDGERNN_DATA.
-
-    Returns:
-        The folder; None if neither `--data` nor EDGERNN_DATA is set.
-
-    Raises:
-        UsageError: The folder does not exist.
+    UsageError is raised if the folder does not exist.
     """
     if data is None:
         if not os.environ.get(VARIABLE):

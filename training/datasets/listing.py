@@ -10,18 +10,14 @@ from edgernn.training.datasets.registry import SETS, DataSet
 
 
 def list_sets(data: Path | None = None) -> list[dict[str, Any]]:
-    """List all data sets; no file is opened.
+    """List all data sets, a dict of JSON values each; no file is opened.
 
-    Args:
-        data: The user's data folder; None to use the environment variable EDGERNN_DATA.
-
-    Returns:
-        One dict per data set, with values that JSON can represent. "here" has the paths of its files on this machine,
-        or None if any are missing. "files" has a dict with name, size and sha256 for each unpacked file; size and
-        sha256 are None if unknown. "unchecked" has the names of files whose download cannot be verified, because
-        neither their own checksum nor that of their archive is known. "urls" has the URLs of all downloads. "name" is
-        the name of the data set. "title", "origin", "terms", "tasks", "folder", "agreement" and "note" are as in
-        `DataSet`, with None for an empty agreement or note.
+    "here" has the paths of its files on this machine, in the user's folder `data` or in EDGERNN_DATA, or None if any
+    are missing. "files" has a dict with name, size and sha256 for each unpacked file; size and sha256 are None if
+    unknown. "unchecked" has the names of files whose download cannot be verified, because neither their own checksum
+    nor that of their archive is known. "urls" has the URLs of all downloads. "name" is the name of the data set.
+    "title", "origin", "terms", "tasks", "folder", "agreement" and "note" are as in `DataSet`, with None for an empty
+    agreement or note.
     """
     return [
         {

@@ -8,8 +8,6 @@ counted from 1. Train/subject_id_train.txt and Test/subject_id_test.txt have the
 features, which give the users of both parts.
 """
 
-import contextlib
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,36 +17,29 @@ import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
 from edgernn.npz import Array, read_npz
-from edgernn.training.formats.csv_text import read_text
+from edgernn.training.formats.csv_text import read_numbers
 
 # names of the arrays of hapt.npz
 ARRAYS = ("x", "label", "offset", "exp_user", "train_users", "test_users")
 _NAME = re.compile(r"acc_exp(\d{1,4})_user(\d{1,4})")
 _ACTIVITIES = 12
-# limit in bytes of one text; the longest recording has 0.03 million lines
-_LARGEST = 1 << 26
 
 
 def read_hapt(files: Sequence[Path]) -> dict[str, Array]:
-    """Read the recordings of HAPT.
+    """Read the recordings of HAPT; EdgernnError if a file is missing or invalid.
 
-    Args:
-        files: Either one path, that of hapt.npz (plain, .gz or .xz); or three, those of the folder RawData, of
-            subject_id_train.txt and of subject_id_test.txt.
+    `files` is one path, that of hapt.npz (plain, .gz or .xz), whose arrays are not checked further; or three, those of
+    the folder RawData, of subject_id_train.txt and of subject_id_test.txt.
 
-    Returns:
-        A dict with these arrays. x (N, 6): acceleration and angular velocity of all N steps of all recordings. label
-        (N,): from 0 (unlabelled) to 12. offset (recordings + 1,): the first row of each recording and, at the end, N.
-        exp_user (recordings, 2): numbers of the experiment and the user. train_users and test_users: the numbers of
-        the users of each part. Arrays of hapt.npz are not checked further.
-
-    Raises:
-        EdgernnError: A file is missing or invalid.
+    The arrays are x (N, 6): acceleration and angular velocity of all N steps of all recordings; label (N,): from 0
+    (unlabelled) to 12; offset (recordings + 1,): the first row of each recording and, at the end, N; exp_user
+    (recordings, 2): numbers of the experiment and the user; and train_users and test_users, the numbers of the users of
+    each part.
     """
     if len(files) == 1:
         return read_npz(files[0], ARRAYS)
     folder, *users = files
-    train, test = (np.unique(_table(path, 1, whole=True)).astype(np.int64) for path in users)
+    train, test = (np.unique(read_numbers(path, 1, whole=True)).astype(np.int64) for path in users)
     names = sorted(
         (int(match[1]), int(match[2]), path.name)
         for path in folder.iterdir()
@@ -72,7 +63,7 @@ def read_hapt(files: Sequence[Path]) -> dict[str, Array]:
 def _recording(folder: Path, name: str) -> npt.NDArray[np.float32]:
     """Read the recording (T, 6) whose acceleration is in the file `name`."""
     paths = folder / name, folder / name.replace("acc_", "gyro_", 1)
-    acceleration, velocity = (_table(path, 3) for path in paths)
+    acceleration, velocity = (read_numbers(path, 3) for path in paths)
     if len(acceleration) != len(velocity):
         raise EdgernnError(
             f"{paths[1]}: expected {len(acceleration)} lines, as {name} has, got {len(velocity)}; get the file again"
@@ -84,7 +75,7 @@ def _labels(path: Path, exp_user: Array, offset: Array) -> npt.NDArray[np.uint8]
     """Read labels.txt as the label of each step (N,); `exp_user` and `offset` are as in the result of `read_hapt`."""
     place = {(experiment, user): i for i, (experiment, user) in enumerate(exp_user.tolist())}
     label = np.zeros(offset[-1], np.uint8)
-    for line, row in enumerate(_table(path, 5, whole=True).astype(np.int64).tolist(), 1):
+    for line, row in enumerate(read_numbers(path, 5, whole=True).astype(np.int64).tolist(), 1):
         experiment, user, activity, begin, end = row
         if (i := place.get((experiment, user))) is None:
             raise EdgernnError(
@@ -99,31 +90,3 @@ def _labels(path: Path, exp_user: Array, offset: Array) -> npt.NDArray[np.uint8]
             )
         label[offset[i] + begin - 1 : offset[i] + end] = activity
     return label
-
-
-def _table(path: Path, columns: int, *, whole: bool = False) -> npt.NDArray[np.float64]:
-    """Read the lines of a text as numbers separated by spaces."""
-    text = read_text(path, _LARGEST)
-    lines = text.splitlines()
-    if not lines:
-        raise EdgernnError(f"{path}: expected lines of numbers, got none; get the file again")
-    with contextlib.suppress(ValueError):
-        values = np.loadtxt(io.StringIO(text), np.float64, comments=None, ndmin=2)
-        in_range = (np.abs(values) < 2**31).all() and not (whole and (values % 1).any())
-        if values.shape == (len(lines), columns) and in_range:
-            return values
-    line = next((i for i, words in enumerate(lines) if not _is_row(words.split(), columns, whole)), len(lines) - 1)
-    kind = "whole numbers" if whole else "numbers"
-    raise EdgernnError(
-        f"{path}: line {line + 1}: expected {kind} in {columns} columns, got {lines[line][:40]!r}; get the file again"
-    )
-
-
-def _is_row(row: Sequence[str], columns: int, whole: bool) -> bool:
-    try:
-        values = [float(word) for word in row if "_" not in word]
-    except ValueError:
-        return False
-    # NaN compares as false
-    in_range = all(abs(value) < 2**31 and not (whole and value % 1) for value in values)
-    return len(values) == len(row) == columns and in_range

@@ -12,7 +12,7 @@ from pydantic import StrictFloat, with_config
 
 from edgernn.errors import UsageError
 from edgernn.settings import FILE, Expected
-from edgernn.training.tables.statistics import Difference, mean_difference, spread_ratio
+from edgernn.training.statistics import Difference, mean_difference, spread_ratio
 
 WITHIN, ABOVE, BELOW, INCOMPARABLE = "within", "above", "below", "not comparable"
 VERDICTS = (WITHIN, ABOVE, BELOW, INCOMPARABLE)
@@ -41,17 +41,10 @@ class Reported:
 
     @classmethod
     def read(cls, value: object) -> "Reported":
-        """Convert the entry for a paper's number in the TOML file of its table.
+        """Convert the entry for a paper's number in the TOML file of its table; UsageError for another form.
 
-        Args:
-            value: The number, or a dict with the key "mean" and optionally "interval" and "sd". Numbers are int or
-                Decimal; the digits of a Decimal show how the paper rounded.
-
-        Returns:
-            The number as an object of this class.
-
-        Raises:
-            UsageError: The value has another form.
+        The entry is the number, or a dict with the key "mean" and optionally "interval" and "sd". Numbers are int or
+        Decimal; the digits of a Decimal show how the paper rounded.
         """
         parts: dict[Any, Any] = dict(value) if isinstance(value, Mapping) else {"mean": value}
         numbers = all(isinstance(n, int | Decimal) and not isinstance(n, bool) for n in parts.values())

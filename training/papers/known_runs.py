@@ -16,8 +16,8 @@ from typing import Any
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import read_json
-from edgernn.training.series import Series
 from edgernn.training.tables.jobs import KnownRun
+from edgernn.training.tables.series import Series
 from edgernn.training.tables.toml_settings import Settings, label
 
 

@@ -21,21 +21,16 @@ RESULTS = (Path("runs"), Path("docs") / "results")
 def overview(results: Sequence[Path] = RESULTS) -> list[dict[str, Any]]:
     """Summarise, for every paper's table, how much of it is measured and how well it agrees with the paper.
 
-    Args:
-        results: Folders with the results of tables, in order of preference. A folder has TABLE/table.json, as written
-            by `reproduce`, or TABLE.json.
+    `results` are folders with the results of tables, in order of preference: TABLE/table.json, as `reproduce` writes
+    it, or TABLE.json. EdgernnError is raised for a file that is no report of `reproduce`.
 
-    Returns:
-        A dict per table, sorted by the tables' names. It has the name, "table", and these texts from the table's TOML
-        file: "title"; "paper" (where the table is printed); "needs" (requirements such as a GPU). "hours" is the time
-        of all trainings on one CPU core, or None if the TOML file does not give it. "state" is "measured", "partly" or
-        "not run". "rows" is the number of rows. "seeds" is a dict with "asked" (number of trainings that the table
-        wants per row), "fewest" and "most" (smallest and largest number of finished trainings of a row). "agreement" is
-        a dict from a verdict, such as "within", to the number of the paper's figures that have it. "results" is the
-        path of the file with the results. "agreement" and "results" are None if the folders have no such file.
-
-    Raises:
-        EdgernnError: A file is not a report of `reproduce`.
+    There is a dict per table, sorted by name. It has the name, "table", and these texts from the table's TOML file:
+    "title"; "paper" (where the table is printed); "needs" (requirements such as a GPU). "hours" is the time of all
+    trainings on one CPU core, or None if the TOML file does not give it. "state" is "measured", "partly" or "not run".
+    "rows" is the number of rows. "seeds" is a dict with "asked" (number of trainings that the table wants per row),
+    "fewest" and "most" (smallest and largest number of finished trainings of a row). "agreement" is a dict from a
+    verdict, such as "within", to the number of the paper's figures that have it. "results" is the path of the file with
+    the results. "agreement" and "results" are None if the folders have no such file.
     """
     return [_line(load_table(name), _report(name, results)) for name in table_names()]
 

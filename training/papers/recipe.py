@@ -23,7 +23,6 @@ task, cell, rule   as in `edgernn train`, for every row without its own (optiona
 series             names of the series, such as "loss", that table.json keeps of each run for plots (see the module
                    `series`) (optional)
 [[pictures]]       pictures of the table (see `table_pictures`) (optional)
-[search]           settings and the values to try for them in every row, in addition to `search` of the row (optional)
 [settings]         settings of all rows
 [vary]             settings and their values: each row is trained with every combination (optional); a recipe that is
                    trained on its own uses the first values
@@ -36,8 +35,6 @@ A row has these keys:
 stands-for         the row or part of the paper that this row reproduces, in words
 task, cell, rule   override those of the table
 settings           override those of the table
-search             settings and the values that `edgernn reproduce TABLE --search` tries on the validation split; the
-                   chosen values are in `settings` (optional)
 reported           the numbers that the paper prints, in the unit of the table and with the printed digits. The key is
                    the column, such as reported.accuracy; in a table with [vary], the combination of values and the
                    column, such as reported."T=10".accuracy. An entry is a number, or {mean, interval, sd} (see
@@ -98,7 +95,6 @@ class _Row:
     cell: str
     rule: str | None = None
     settings: Settings = field(default_factory=dict)
-    search: Choices = field(default_factory=dict)
     reported: Figures = field(default_factory=lambda: {"": {}})
     not_comparable: dict[str, str] = field(default_factory=dict)
 
@@ -134,7 +130,6 @@ class _TableFile(_Table):
     cell: str | None = None
     rule: str | None = None
     settings: Settings = field(default_factory=dict)
-    search: Choices = field(default_factory=dict)
     not_comparable: dict[str, str] = field(default_factory=dict)
     rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1), Expected("tables [rows.NAME]")]
 
@@ -175,18 +170,7 @@ def table_names() -> list[str]:
 
 
 def load_table(name: str) -> Table:
-    """Load a paper's table from the folder `recipes`.
-
-    Args:
-        name: Name of the table.
-
-    Returns:
-        The table.
-
-    Raises:
-        UsageError: There is no such table.
-        EdgernnError: Its file has a mistake.
-    """
+    """Load a paper's table from `recipes`; UsageError for an unknown name, EdgernnError for a mistake in it."""
     if name not in table_names():
         raise nearest("table", name, table_names())
     return _read_table(RECIPES / f"{name}{SUFFIX}")
@@ -195,16 +179,9 @@ def load_table(name: str) -> Table:
 def load_recipe(name: str) -> Recipe:
     """Load a recipe, which describes the training of one row of a paper's table.
 
-    Args:
-        name: TABLE/ROW for a table of the folder `recipes`; FILE.toml:ROW for a user's file; or FILE.toml alone if the
-            file has a single row.
-
-    Returns:
-        The recipe.
-
-    Raises:
-        UsageError: There is no such table, row or file, or `name` lacks the row for a file with several rows.
-        EdgernnError: The file has a mistake.
+    `name` is TABLE/ROW for a table of the folder `recipes`; FILE.toml:ROW for a user's file; or FILE.toml alone if the
+    file has a single row. UsageError is raised if there is no such table, row or file, or the row of several is
+    missing, and EdgernnError for a mistake in the file.
     """
     path, colon, row = name.rpartition(":")
     if not colon:
@@ -269,7 +246,6 @@ def _read_table(path: Path) -> Table:
         row = parse(_Row, {**names, **content}, f"{path}: rows.{name}")
         merged = {
             "settings": over(settings, row.settings),
-            "search": {**file.search, **row.search},
             "not_comparable": {**file.not_comparable, **row.not_comparable},
         }
         rows.append(Recipe(**{**vars(row), **merged}, table=path.stem, row=name))

@@ -289,26 +289,6 @@ class Scatter(Picture):
         _finish(path, figure, [ax], self.column, self.log)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Searched(Picture):
-    """Plot of a hyperparameter search: validation metric against percentage of skipped updates, a point per trial.
-
-    `edgernn reproduce TABLE --search` draws it, with a colour for each row of the table.
-    """
-
-    kind = "searched"
-
-    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
-        tries = [line for line in report.get("search", []) if "value" in line]
-        figure, (ax,) = _plots([Panel("", tries)] if tries else [])
-        for name in dict.fromkeys(line["row"] for line in tries):
-            points = [line for line in tries if line["row"] == name]
-            ax.plot([p["skip_percent"] for p in points], [p["value"] for p in points], ".", label=name)
-        ax.set_xlabel(column_title("skip_percent"))
-        ax.legend(frameon=False, fontsize="small")
-        _finish(path, figure, [ax], tries[0]["metric"], False)
-
-
 def _measured_columns(row: Row) -> Row:
     """Return the columns of a row of table.json that have a result, as a dict from name to statistics over seeds."""
     columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from edgernn.errors import EdgernnWarning, UsageError, nearest
-from edgernn.files import write_json
+from edgernn.errors import EdgernnWarning, nearest
 from edgernn.locks import hold_folder
 from edgernn.progress import Progress
 from edgernn.training.papers.agreement import agreement, count_verdicts
@@ -20,11 +20,10 @@ from edgernn.training.papers.paper_table import MACHINE_COLUMNS, markdown
 from edgernn.training.papers.recipe import Recipe, Table, load_table
 from edgernn.training.papers.run_latency import measure_latency, summary
 from edgernn.training.papers.table_pictures import draw_pictures
-from edgernn.training.run_directory import RunDirectory
-from edgernn.training.series import join_series
 from edgernn.training.tables.jobs import Job, first_change, origin
+from edgernn.training.tables.series import join_series
 from edgernn.training.tables.table import Failures, Row, finished_jobs, results_of, save, trained
-from edgernn.training.tables.toml_settings import Settings, combinations, label, over
+from edgernn.training.tables.toml_settings import label, over
 from edgernn.training.tables.trivial_baselines import baselines
 from edgernn.training.tables.worker_processes import processes
 
@@ -34,7 +33,6 @@ class RecipeRow(Row):
     """Row of a paper's table with its trainings, one per seed.
 
     `settings` is a dict with the row's values of the settings that the table varies (section [vary] of its TOML file).
-    In a hyperparameter search, it has the row's values of the searched settings (section [search]) instead.
     """
 
     recipe: Recipe
@@ -45,15 +43,10 @@ class RecipeRow(Row):
         return [job.out for job in self.jobs if job.is_finished_here]
 
     def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Join the series that the finished trainings recorded, such as their losses.
+        """Join the series of these names, such as "loss", that the finished trainings recorded.
 
-        Args:
-            names: Names of the series.
-
-        Returns:
-            Dict from the name of a series to a dict with "over" ("epoch" or "step"), "at" (numbers of the epochs or
-            steps) and "values" (a list of values for each training). A series that one of the trainings did not record
-            is left out.
+        Each becomes a dict with "over" ("epoch" or "step"), "at" (numbers of the epochs or steps) and "values" (a list
+        of values for each training). A series that one of the trainings did not record is left out.
         """
         finished = [job for job in self.jobs if job.seed in self.results]
         joined = {name: join_series([job.series(name) for job in finished]) for name in names}
@@ -131,9 +124,16 @@ def table_rows(table: Table, seeds: int, out: Path, *, quick: bool = False) -> l
     Returns:
         The rows; nothing is trained.
     """
-    return [
-        _row(table, recipe, variant, seeds, out, quick=quick) for recipe in table.rows for variant in table.variants()
-    ]
+    rows = []
+    for recipe, variant in product(table.rows, table.variants()):
+        settings = over(over(recipe.settings, variant), table.quick if quick else {})
+        place = "-".join([recipe.row, *([label(variant)] if variant else [])])
+        jobs = tuple(
+            Job(recipe.task, recipe.cell, recipe.rule, seed, settings, out / f"{place}-seed{seed}")
+            for seed in range(seeds)
+        )
+        rows.append(RecipeRow(recipe.row, variant, jobs, recipe))
+    return rows
 
 
 def _report(
@@ -194,97 +194,12 @@ def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"agreement": count_verdicts(verdicts), "claims": claims}
 
 
-def search(
-    name: str,
-    *,
-    rows: list[str] | None = None,
-    jobs: int | None = None,
-    threads: int = 1,
-    out: Path | None = None,
-    data: Path | None = None,
-    device: str = "auto",
-) -> list[dict[str, Any]]:
-    """Search hyperparameters of a paper's table: train each row with every combination in its [search], with seed 0.
-
-    The result is also written to search.json in `out`, and plotted.
-
-    Args:
-        name: Name of the table.
-        rows: Names of the rows to search. Default: all.
-        jobs: Number of concurrent trainings. Default: the number of processors divided by `threads`.
-        threads: Number of threads of each training.
-        out: The folder of the runs. Default: runs/TABLE-search.
-        data: The folder of data sets. Default: $EDGERNN_DATA.
-        device: auto, cpu or cuda.
-
-    Returns:
-        A dict for each combination: "row", "settings", "metric" (its name), "value" and "skip_percent" (of the last
-        evaluation on the validation split), "best" (best value of an evaluation) and "seconds". If the training failed:
-        "row", "settings" and "failed" (the error).
-
-    Raises:
-        UsageError: No row has a [search], a name is unknown, a setting is invalid, a run directory has other settings,
-            or another command trains in `out`.
-        Interrupted: Ctrl-C, SIGTERM or SIGHUP was received. The same command resumes.
-    """
-    table = load_table(name)
-    out = out or Path("runs") / f"{name}-search"
-    wanted = [
-        _row(table, recipe, choice, 1, out, table.variants()[0])
-        for recipe in _chosen(table, rows)
-        if recipe.search
-        for choice in combinations(recipe.search)
-    ]
-    if not wanted:
-        raise UsageError(
-            f"--search: expected a [search] section in the TOML file for {', '.join(rows or [name])}, got none; "
-            "add this section, or leave out --search"
-        )
-    with trained(wanted, out, partial(processes, jobs=jobs, threads=threads, data=data, device=device)) as failures:
-        lines = [_tried(row, failures) for row in wanted]
-        write_json(out / "search.json", lines)
-        draw_pictures(table.pictures, {"rows": [], "search": lines}, out, {})
-    return lines
-
-
-def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
-    """Summarise the training of one combination of settings in a hyperparameter search."""
-    line: dict[str, Any] = {"row": row.name, "settings": row.settings}
-    (job,) = row.jobs
-    if not row.results:
-        return line | {"failed": failures.get(job.out, "not run")}
-    result, last = row.results[job.seed], RunDirectory(job.out).metrics()[-1]
-    line |= {"metric": result["metric"], "value": last[result["metric"]], "best": result["best_validation"]}
-    return line | {"skip_percent": last["skip_percent"], "seconds": result["seconds"]}
-
-
 def _chosen(table: Table, rows: list[str] | None) -> list[Recipe]:
     by_name = {recipe.row: recipe for recipe in table.rows}
     for row in rows or []:
         if row not in by_name:
             raise nearest("row", row, by_name)
     return [by_name[row] for row in dict.fromkeys(rows)] if rows else table.rows
-
-
-def _row(
-    table: Table,
-    recipe: Recipe,
-    choice: Settings,
-    seeds: int,
-    out: Path,
-    variant: Settings | None = None,
-    *,
-    quick: bool = False,
-) -> RecipeRow:
-    """Describe a row of our table and its trainings; train nothing."""
-    settings = over(over(recipe.settings, variant or {}), choice)
-    if quick:
-        settings = over(settings, table.quick)
-    place = "-".join([recipe.row, *([label(choice)] if choice else [])])
-    jobs = tuple(
-        Job(recipe.task, recipe.cell, recipe.rule, seed, settings, out / f"{place}-seed{seed}") for seed in range(seeds)
-    )
-    return RecipeRow(recipe.row, choice, jobs, recipe)
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:

@@ -32,7 +32,7 @@ from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.store import load_model
 from edgernn.training.run_directory import LATENCY, RESULT
-from edgernn.training.tables.statistics import spread
+from edgernn.training.statistics import spread
 from edgernn.training.tables.table_latency import exported
 
 REFERENCE = "gru"
@@ -135,15 +135,11 @@ def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[
 
 
 def summary(latencies: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """Summarise the latencies of runs that differ in their seed alone.
+    """Summarise the content of latency.json of runs that differ in their seed alone; None for a run not timed.
 
-    Args:
-        latencies: Content of latency.json of each run; None for a run that was not timed.
-
-    Returns:
-        A dict with statistics over the runs (`statistics.spread`) of "microseconds", "reference_microseconds", "ratio",
-        "macs_executed" and "skip_percent", and with three sorted lists without duplicates: "sequences" (numbers of test
-        sequences), "machines" (processors and their instruction sets) and "errors". None if no run was timed.
+    The result has statistics over the runs (`statistics.spread`) of "microseconds", "reference_microseconds", "ratio",
+    "macs_executed" and "skip_percent", and three sorted lists without duplicates: "sequences" (numbers of test
+    sequences), "machines" (processors and their instruction sets) and "errors". It is None if no run was timed.
     """
     measured = [each for each in latencies if each is not None]
     if not measured:

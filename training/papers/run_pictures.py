@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from edgernn.training.papers.report_pictures import Names, Picture, Runs
+from edgernn.training.papers.state_pictures import Equation, cobweb, equations, kept_shares
 from edgernn.training.pictures import NothingToDrawError, save, update_patterns
-from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 
 @dataclass(frozen=True, kw_only=True)

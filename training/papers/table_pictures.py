@@ -21,7 +21,6 @@ from edgernn.training.papers.report_pictures import (
     Picture,
     Runs,
     Scatter,
-    Searched,
     Tradeoff,
     Trend,
 )
@@ -30,21 +29,15 @@ from edgernn.training.pictures import NothingToDrawError
 
 KINDS: dict[str, type[Picture]] = {
     kind.kind: kind
-    for kind in (Trend, Curves, Boxes, Tradeoff, Scatter, Searched, Patterns, Cobwebs, Kept, Samples, EquationCobwebs)
+    for kind in (Trend, Curves, Boxes, Tradeoff, Scatter, Patterns, Cobwebs, Kept, Samples, EquationCobwebs)
 }
 
 
 def read_picture(values: object) -> Picture:
-    """Create a plot from an entry [[pictures]] of a table's TOML file.
+    """Create a plot, an object of KINDS[kind], from an entry [[pictures]] of a table's TOML file.
 
-    Args:
-        values: The entry: a dict with the key "kind" and the fields of this kind of plot.
-
-    Returns:
-        The plot, an object of the class KINDS[kind].
-
-    Raises:
-        EdgernnError: `values` is not a dict, its kind is unknown, or a key is missing, unknown or has a bad value.
+    EdgernnError is raised if the entry is not a dict, its kind is unknown, or a key is missing, unknown or has a bad
+    value.
     """
     if not isinstance(values, dict):
         raise EdgernnError(f"pictures: expected a TOML table with the key kind, got {values!r}; correct the entry")

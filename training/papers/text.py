@@ -14,16 +14,9 @@ Sentence = tuple[str, ...]
 
 
 def read_sentences(path: Path) -> list[Sentence]:
-    """Read a text with one sentence per line and words separated by spaces; empty lines are skipped.
+    """Read the sentences of a text, plain, .gz or .xz: a line each, with words separated by spaces.
 
-    Args:
-        path: A text file, plain, .gz or .xz.
-
-    Returns:
-        The sentences in order, each a tuple of words.
-
-    Raises:
-        EdgernnError: The text has no word.
+    Empty lines are skipped. EdgernnError is raised for a text without a word.
     """
     sentences = [tuple(words) for line in read_text(path).splitlines() if (words := line.split())]
     if not sentences:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_bytes, write_bytes
 from edgernn.names import parts
 from edgernn.training.pictures import WAYS, Point, fronts
-from edgernn.training.sweep.cluster import device_of, load, on_ray
 from edgernn.training.sweep.plan import LAMBDA, Sweep, load_sweep
 from edgernn.training.sweep.table import COSTS, markdown, naming_settings, tabulate
-from edgernn.training.tables.jobs import Pool, origin
+from edgernn.training.tables.jobs import WHOLE, Part, Pool, origin
 from edgernn.training.tables.table import Failures, results_of, save, trained
 from edgernn.training.tables.table_latency import exported, latencies, measured
+from edgernn.training.tables.worker_processes import processes
 
 FRONT = "front"
 _SYMBOLS = {LAMBDA: "λ", "hidden_size": "H"}
@@ -27,28 +28,30 @@ def sweep(
     path: Path,
     *,
     out: Path | None = None,
-    address: str | None = None,
     jobs: int | None = None,
     threads: int = 1,
-    gpus: float = 0.0,
+    device: str = "cpu",
+    part: str | None = None,
     data: Path | None = None,
     latency: bool = True,
     export: bool = False,
     run: bool = True,
     allow_code: bool = False,
 ) -> dict[str, Any]:
-    """Run a sweep on Ray and write its table and pictures.
+    """Run a sweep in processes of this machine, and write its table and pictures.
 
     Missing runs are trained, and interrupted runs are resumed. A failed run does not stop the others; its error message
     is in the table. After an interrupt or an error, the same call resumes the sweep.
 
     Args:
-        path: The sweep file, see `sweep_plan`.
+        path: The sweep file, see `load_sweep`.
         out: Folder of the runs, the table and the pictures. Default: runs/NAME for NAME.toml.
-        address: Address of a Ray cluster. Default: start Ray on this machine.
-        jobs: Maximal number of trainings at once. Default: as many as the processors and GPUs allow.
+        jobs: Maximal number of trainings at once. Default: 1 on a GPU, else the number of processors divided by
+            `threads`.
         threads: Threads of each training.
-        gpus: GPUs of each training; 0: train on the CPU.
+        device: auto, cpu or cuda.
+        part: "K/N" to train the K-th of N parts of the trainings, without a table, pictures and times. The parts may
+            run at the same time, on machines that share `out`. Default: all trainings.
         data: The user's folder of data sets. None: the folder in the environment variable EDGERNN_DATA.
         latency: True: also measure the latency of the best trained model of each row. Among rows that differ only in
             settings of [search], only the best row is measured.
@@ -61,29 +64,35 @@ def sweep(
 
     Raises:
         CodeError: The sweep file names a Python file, and `allow_code` is False.
-        UsageError: The sweep file has an unknown name or a bad setting, a run directory has other settings, or another
-            sweep is running in `out`.
-        EdgernnError: The sweep file has another mistake, or the cluster cannot be reached.
+        UsageError: The sweep file has an unknown name or a bad setting, a run directory has other settings, another
+            sweep is running in `out`, `part` is not K/N, or `export` is True for a part.
+        EdgernnError: The sweep file has another mistake.
         OSError: A file cannot be written, for example because the disk is full.
         Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received.
     """
     out = out or Path("runs") / path.stem
+    chosen_part = WHOLE if part is None else _part(part)
+    if part is not None and export:
+        raise UsageError(f"export: expected a whole sweep, got its part {part}; leave export or part out")
     plan = load_sweep(path, out, allow_code=allow_code)
     if run:
-        load(address)
         for copy, content in plan.cell_files.items():
             write_bytes(copy, content)
-    workers = partial(on_ray, out=out, address=address, jobs=jobs, threads=threads, gpus=gpus, data=data)
-    pool = workers if run else None
-    with _all_trained(plan, out, pool) as (plan, failures):
+    pool = partial(processes, jobs=jobs, threads=threads, data=data, device=device) if run else None
+    with _all_trained(plan, out, pool, chosen_part) as (plan, failures):
         chosen = plan.chosen()
         best = {row.name: row.best for row in plan.rows if row.best is not None and row.name in chosen}
-        times = latencies(out, best, allow_code=allow_code) if latency and run and best else measured(out)
+        times = (
+            latencies(out, best, allow_code=allow_code) if latency and run and best and part is None else measured(out)
+        )
         report = {
             "command": shlex.join(["edgernn", "sweep", str(path), *(["--allow-code"] * allow_code)]),
             **origin(results_of(plan.rows)),
-            **tabulate(plan, failures, times, (device_of(gpus), data)),
+            **tabulate(plan, failures, times, (device, data)),
         }
+        if part is not None:
+            # another part may write these files at the same time
+            return {**report, "files": []}
         pictures = [out / f"{FRONT}.{kind}" for kind in ("png", "svg")]
         drawn = [picture for picture in pictures if draw_front(report, picture)]
         files = [*save(report, markdown(report), out), *drawn, *(_export(report, out, allow_code) if export else [])]
@@ -91,22 +100,33 @@ def sweep(
 
 
 @contextmanager
-def _all_trained(plan: Sweep, out: Path, pool: Pool | None) -> Iterator[tuple[Sweep, Failures]]:
+def _all_trained(plan: Sweep, out: Path, pool: Pool | None, part: Part) -> Iterator[tuple[Sweep, Failures]]:
     """Train the runs of the search, then the further seeds of the rows that it chooses; hold the lock of the folder."""
     if plan.search_seeds == len(plan.seeds):
-        with trained(plan.rows, out, pool) as failures:
+        with trained(plan.rows, out, pool, part) as failures:
             yield plan, failures
         return
     searched = plan.narrowed(())
-    with trained(searched.rows, out, pool):
+    with trained(searched.rows, out, pool, part) as failures:
+        if part != WHOLE and any(job.result() is None for row in searched.rows for job in row.jobs):
+            # the other parts of the search decide which rows have further seeds
+            yield searched, failures
+            return
         chosen = searched.chosen()
     while True:
         narrowed = plan.narrowed(chosen)
-        with trained(narrowed.rows, out, pool) as failures:
+        with trained(narrowed.rows, out, pool, part) as failures:
             before, chosen = chosen, narrowed.chosen()
             if chosen == before:
                 yield narrowed, failures
                 return
+
+
+def _part(text: str) -> Part:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UsageError(f"part: expected K/N, such as 3/10 for the third of ten parts, got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def draw_front(report: dict[str, Any], file: Path) -> bool:

@@ -13,8 +13,8 @@ from edgernn.rules import RULES
 from edgernn.settings import options_of
 from edgernn.training.api import command_words
 from edgernn.training.pictures import COLUMNS
+from edgernn.training.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.sweep.plan import Sweep, SweepRow
-from edgernn.training.tables.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.tables.table import Failures, finished_jobs
 from edgernn.training.tables.table_text import (
     baseline_lines,

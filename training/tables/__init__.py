@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of many trainings: their jobs and worker processes, statistics over seeds, and text."""
+"""Tables of many trainings: their jobs and worker processes, series for plots, and text."""

@@ -24,7 +24,7 @@ from edgernn.store import kept_cell, read_config
 from edgernn.training.config import TrainConfig
 from edgernn.training.plan import Choice, choose
 from edgernn.training.run_directory import RunDirectory
-from edgernn.training.series import Series, run_series
+from edgernn.training.tables.series import Series, run_series
 from edgernn.training.tables.table_text import duration
 from edgernn.training.tables.toml_settings import Settings
 
@@ -102,23 +102,15 @@ class Job:
         return choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
 
     def all_settings(self) -> dict[str, Any]:
-        """Return all settings of the training, including defaults but not the seed.
+        """Return all settings of the training by short name, such as "lr", including defaults but not the seed.
 
-        Returns:
-            Dict from the short name of a setting, such as "lr", to its value.
-
-        Raises:
-            UsageError: A name is unknown or a setting is invalid.
+        UsageError is raised if a name is unknown or a setting is invalid.
         """
         choice = self.choice()
         return _settings(record(choice.config), record(choice.model), asdict(choice.task))  # type: ignore[call-overload]
 
     def check(self) -> None:
-        """Check that the settings are valid and equal those of the run in the run directory, if there is one.
-
-        Raises:
-            UsageError: A setting is invalid, or the run in the run directory has other settings.
-        """
+        """Raise UsageError if a setting is invalid, or the run in the run directory has other settings."""
         ours = {"seed": self.seed, **self.all_settings()}
         if not (self.out / CONFIG).is_file():
             return
@@ -192,19 +184,15 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Wait until at least one training ends, or until a time limit.
+        """Wait until a training ends, or this number of seconds; return the jobs that ended since the last call.
 
-        Args:
-            seconds: The time limit.
-
-        Returns:
-            The jobs that have ended since the last call, with their outcomes; empty if no job ended in time.
-
-        Raises:
-            KeyboardInterrupt: A worker was interrupted.
+        Each has its outcome. KeyboardInterrupt is raised if a worker was interrupted.
         """
 
 
+# K of N: the K-th of N parts of the trainings
+Part = tuple[int, int]
+WHOLE: Part = (1, 1)
 # opens a pool of workers for a number of trainings
 Pool = Callable[[int], AbstractContextManager[Workers]]
 
@@ -247,7 +235,6 @@ def _run(missing: deque[Job], total: int, workers: Pool) -> dict[Path, str]:
     with closing(progress), workers(len(missing)) as pool:
         running: list[Job] = []
         while missing or running:
-            # a pool cannot always cancel queued jobs, so it gets no more than it has workers
             while missing and len(running) < pool.slots:
                 running.append(missing.popleft())
                 pool.start(running[-1])

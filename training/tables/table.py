@@ -13,8 +13,8 @@ from edgernn.errors import EdgernnError
 from edgernn.files import CONFIG, read_json, write_json, write_text
 from edgernn.locks import hold_folder
 from edgernn.training.run_directory import RunDirectory
-from edgernn.training.tables.jobs import Job, Pool, run_missing
-from edgernn.training.tables.statistics import spread
+from edgernn.training.statistics import spread
+from edgernn.training.tables.jobs import WHOLE, Job, Part, Pool, run_missing
 from edgernn.training.tables.table_text import figure
 from edgernn.training.tables.toml_settings import Settings
 
@@ -68,14 +68,10 @@ class Row:
         return next(job.out for job in self.jobs if job.seed == seed)
 
     def spread(self, column: str) -> dict[str, Any]:
-        """Compute mean, standard deviation and confidence interval of one column over the finished seeds.
+        """Compute the statistics (`statistics.spread`) of one column over the finished seeds, in the column's unit.
 
-        Args:
-            column: Name of an entry of result.json, such as accuracy, or of a value that `paper_table.figure` computes
-                from entries, such as neurons_updated.
-
-        Returns:
-            A dict with "n", "mean", "sd", "interval" and "values", in the column's unit, see `statistics.spread`.
+        A column is an entry of result.json, such as accuracy, or a value that `paper_table.figure` computes from
+        entries, such as neurons_updated.
         """
         values = (figure(result, column) for result in self.results.values())
         return spread([value for value in values if value is not None])
@@ -83,12 +79,9 @@ class Row:
     def record(self, failures: Failures) -> dict[str, Any]:
         """Return those entries of the row in table.json that `edgernn reproduce` and `edgernn sweep` both write.
 
-        Args:
-            failures: Dict from the run directory of each failed run to its error message.
-
-        Returns:
-            A dict with "name", "seeds" (of finished runs), "failed" (dict from seed to error message), "parameters"
-            (their number) and "macs" (multiply-adds per step). The last two are None without a finished run.
+        They are "name", "seeds" (of finished runs), "failed" (dict from seed to error message), "parameters" (their
+        number) and "macs" (multiply-adds per step). The last two are None without a finished run. `failures` maps the
+        run directory of each failed run to its error message.
         """
         first = next(iter(self.results.values()), {})
         return {
@@ -116,7 +109,7 @@ def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def trained(rows: Sequence[Row], out: Path, workers: Pool | None) -> Iterator[Failures]:
+def trained(rows: Sequence[Row], out: Path, workers: Pool | None, part: Part = WHOLE) -> Iterator[Failures]:
     """Train the unfinished runs of some rows, and hold the lock of their folder until the `with` block ends.
 
     The first seed of every row is trained first, then the second seed of every row, and so on. UsageError is raised
@@ -127,13 +120,16 @@ def trained(rows: Sequence[Row], out: Path, workers: Pool | None) -> Iterator[Fa
         out: Folder of the runs.
         workers: Function from the number of unfinished trainings to a context manager that opens a pool of workers.
             None: train nothing, and take no lock.
+        part: The part of the trainings to run. Each part has a lock of its own, so that parts may run at once.
 
     Yields:
         Dict from the run directory of each failed run to its error message.
     """
-    with hold_folder(out) if workers else nullcontext():
+    number, count = part
+    place = out if part == WHOLE else out / f".part-{number}-of-{count}"
+    with hold_folder(place) if workers else nullcontext():
         jobs = [job for of_seed in zip_longest(*(row.jobs for row in rows)) for job in of_seed if job is not None]
-        yield run_missing(jobs, workers) if workers else {}
+        yield run_missing(jobs[number - 1 :: count], workers) if workers else {}
 
 
 def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
@@ -156,11 +152,13 @@ def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
 def check_none_failed(report: dict[str, Any]) -> None:
     """Raise EdgernnError if runs of a table failed; the text has their number and the first error message.
 
-    `report` is the content of table.json, with the paths of table.json and table.md under "files".
+    `report` is the content of table.json, with the paths of table.json and table.md, if they were written, under
+    "files".
     """
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
+        see = f", see {report['files'][0]}" if report["files"] else ""
         raise EdgernnError(
-            f"{len(reasons)} runs failed, see {report['files'][0]}; the first error is: {reasons[0]}; correct the "
+            f"{len(reasons)} runs failed{see}; the first error is: {reasons[0]}; correct the "
             "cause and run the same command again"
         )

@@ -96,16 +96,10 @@ LATENCY_HEADS = ["multiply-adds executed a step", COLUMNS["microseconds"][0], "o
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Format the three cells of a table row that show the latency of its models.
+    """Format the three cells of a table row that show the latency of its models, from `run_latency.summary` or None.
 
     They are the multiply-adds executed per step, the time per sequence in µs, and the ratio of this time to that of a
-    dense GRU.
-
-    Args:
-        latency: Latency of the row, a dict from `run_latency.summary`; None if it is not measured.
-
-    Returns:
-        The texts of the three cells: "", "not measured" and "" if the latency is not measured.
+    dense GRU; or "", "not measured" and "".
     """
     if latency is None or not latency["ratio"]["n"]:
         return ["", "not measured", ""]

@@ -57,19 +57,12 @@ _EXCLUDED = (
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
+    """Read a TOML file; EdgernnError if it does not exist, or is not TOML.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The content. Floats below a key "reported" are Decimal, because their digits show how the paper rounded.
-
-    Raises:
-        EdgernnError: The file does not exist, or is not TOML.
+    Floats below a key "reported" are Decimal, because their digits show how the paper rounded.
     """
     try:
-        content = tomllib.loads(read_bytes(path, "a TOML file").decode(), parse_float=Decimal)
+        content = tomllib.loads(read_bytes(path, "a TOML file").decode("utf-8-sig"), parse_float=Decimal)
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
     except EdgernnError:

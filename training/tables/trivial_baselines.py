@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
+from edgernn.training.statistics import spread
 from edgernn.training.tables.jobs import Job
-from edgernn.training.tables.statistics import spread
 from edgernn.training.tables.table_text import figure
 
 

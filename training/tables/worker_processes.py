@@ -3,6 +3,9 @@
 
 import multiprocessing
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +15,7 @@ from pathlib import Path
 
 from edgernn.errors import UsageError
 from edgernn.signals import blocking_interrupts, ignore_interrupts
+from edgernn.training.plan import choose_device
 from edgernn.training.tables.jobs import Job, Outcome, Workers, attempt
 
 
@@ -23,7 +27,8 @@ def processes(
 
     Args:
         count: Number of jobs to train in all.
-        jobs: Maximal number of jobs at the same time. None: the number of processors divided by `threads`.
+        jobs: Maximal number of jobs at the same time. None: 1 on a GPU, else the number of processors divided by
+            `threads`.
         threads: Number of CPU threads of each job.
         data: The folder of data sets; None to use the environment variable EDGERNN_DATA.
         device: Device to train on: auto, cpu or cuda.
@@ -32,15 +37,17 @@ def processes(
         The pool.
 
     Raises:
-        UsageError: `jobs` is below 1.
+        UsageError: `jobs` is below 1, or there is no such device.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs: expected at least 1, got {jobs}; choose a larger number")
-    slots = min(count, jobs or max(1, (os.cpu_count() or 1) // threads))
+    most = 1 if choose_device(device) == "cuda" else max(1, (os.cpu_count() or 1) // threads)
+    slots = min(count, jobs or most)
     others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
     # a spawned process would import modules from the working directory
-    with environment({**thread_variables(threads), "PYTHONSAFEPATH": "1"}):
-        workers = _ProcessWorkers(partial(ProcessPoolExecutor, 1, context, ignore_interrupts), slots, data, device)
+    variables = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1"}
+    with _environment(variables):
+        workers = _ProcessWorkers(partial(ProcessPoolExecutor, 1, context, _begin), slots, data, device)
         try:
             yield workers
         except BaseException:
@@ -102,17 +109,25 @@ def _outcome(future: Future[Outcome]) -> Outcome:
         return Outcome("its process was killed; it may have run out of memory", lost=True)
 
 
-def thread_variables(threads: int) -> dict[str, str]:
-    """Return environment variables, a dict from name to value, that limit a new torch process to `threads` threads."""
-    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+def _begin() -> None:
+    """Prepare a worker process."""
+    ignore_interrupts()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    # the first signal lets a training save its checkpoint, and a later one ends the idle process
+    while True:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.0)
 
 
 @contextmanager
-def environment(ours: dict[str, str]) -> Iterator[None]:
-    """Set environment variables during a with statement, and restore their old values at its end.
-
-    `ours` is a dict from the name of a variable to its value.
-    """
+def _environment(ours: dict[str, str]) -> Iterator[None]:
+    """Set environment variables in the block, and restore their old values."""
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

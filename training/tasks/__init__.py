@@ -19,6 +19,8 @@ PLACES = {
     "mnist-permuted": "edgernn.training.tasks.images:MnistPermuted",
     "seizures": "edgernn.training.tasks.seizures:Seizures",
     "keywords": "edgernn.training.tasks.keywords:Keywords",
+    "wakeword": "edgernn.training.tasks.wakewords:WakeWord",
+    "wake-front": "edgernn.training.tasks.wake_front:WakeFront",
     "activity": "edgernn.training.tasks.activity:Activity",
     "ecg": "edgernn.training.tasks.ecg:Ecg",
     "remaining-life": "edgernn.training.tasks.remaining_life:RemainingLife",
@@ -54,18 +56,11 @@ TASKS: Mapping[str, type[Task]] = _Tasks()
 
 
 def find_task(name: str) -> tuple[type[Task], Path | None]:
-    """Look up the class of a training task by its name, or by the path of the user's own data.
+    """Look up the class of a task by its name, a key of TASKS, or by the path of the user's data, which is returned.
 
-    Args:
-        name: A key of TASKS, or the path of an .npz file, of a csv or parquet file, of a folder of such files, or of a
-            folder whose subfolders hold wav files.
-
-    Returns:
-        The task class, and the path of the user's data, or None if `name` is a key of TASKS.
-
-    Raises:
-        UsageError: The name is unknown, or the path is a file or folder that no task reads.
-        EdgernnError: The file or folder does not exist.
+    A path is that of an .npz file, of a csv or parquet file, of a folder of such files, or of a folder whose subfolders
+    hold wav files. UsageError is raised for an unknown name, or a path that no task reads, and EdgernnError if it does
+    not exist.
     """
     if name in TASKS:
         return TASKS[name], None

@@ -16,12 +16,12 @@ from torch.utils.data import Dataset
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.files import write_arrays
-from edgernn.runtime.input_check import warn_of_rounding
+from edgernn.runtime.input_check import as_array, warn_of_rounding
 from edgernn.runtime.timeline import IGNORED, padded
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.folders import sorted_names
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
-from edgernn.training.tasks.parts import Array, finite, first
+from edgernn.training.tasks.parts import Array, finite, first, warn_of_copies
 from edgernn.training.tasks.sources import is_counted
 
 _MAX_LABEL = 2**31 - 1
@@ -53,6 +53,11 @@ class Arrays(OwnData):
     name = "npz"
     help = "Train on the arrays x (N, T, I) and y of your own npz file."
 
+    def _hold_out(self, source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
+        super()._hold_out(source, x, y, seed)
+        parts = [part for part, values in x.items() for _ in values]
+        warn_of_copies(source, "numbers", (row.numpy() for values in x.values() for row in values), parts, parts)
+
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         arrays = read_npz(source)
         self.fingerprint = hashlib.sha256(source.read_bytes()).hexdigest()
@@ -83,6 +88,10 @@ class Arrays(OwnData):
             if self.predict != NEXT:
                 y[part] = _targets(source, names[1], arrays[names[1]], x[part], padding)
         _check_parts(source, x, y)
+        known = {"classes", *(name + suffix for name in ("x", "y", "lengths") for suffix in _SUFFIXES.values())}
+        if unread := [name for name in arrays if name not in known]:
+            text = f"{source}: not read: {some(unread)}; the arrays that are have the names {some(sorted(known))}"
+            warnings.warn(text, EdgernnWarning, stacklevel=2)
         if "classes" in arrays:
             self.classes = _names(source, arrays["classes"], y, self.classes)
         return x, y
@@ -260,11 +269,16 @@ def save_data(data: Any, folder: Path) -> Path:
     Raises:
         UsageError: The data are of another type, or the arrays of a list do not fit each other.
     """
-    if hasattr(data, "columns"):
+    if hasattr(type(data), "columns"):
         _as_polars(data).write_parquet(path := folder / "data.parquet")
         return path
     if isinstance(data, Mapping):
-        arrays = {name: _array(values) for name, values in data.items()}
+        arrays: dict[str, Array] = {}
+        for name, values in data.items():
+            is_sequences = name.partition("_")[0] in ("x", "y")
+            arrays[name], lengths = stacked(name, values) if is_sequences else (_array(name, values), None)
+            if lengths is not None and name.startswith("x"):
+                arrays[f"lengths{name[1:]}"] = lengths
     else:
         if isinstance(data, Dataset):
             items = data if isinstance(data, Iterable) else (data[i] for i in range(len(data)))  # type: ignore[arg-type]
@@ -280,6 +294,8 @@ def save_data(data: Any, folder: Path) -> Path:
 def _as_polars(frame: Any) -> Any:
     import polars as pl
 
+    if isinstance(frame, pl.LazyFrame):
+        return frame.collect()
     if isinstance(frame, pl.DataFrame):
         return frame
     # an index of pandas may be a time
@@ -315,11 +331,11 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
         An array (N, T, ...), with zeros after the end of shorter ones, and the lengths (N,) if they differ, else None.
 
     Raises:
-        UsageError: The arrays differ in another axis.
+        UsageError: The arrays differ in another axis, or a value is None.
     """
-    if hasattr(values, "shape"):
-        return _array(values), None
-    arrays = [_array(value) for value in values]
+    if hasattr(values, "shape") or not isinstance(values, Iterable):
+        return _array(name, values), None
+    arrays = [_array(name, value) for value in values]
     if not arrays:
         raise UsageError(f"{name}: expected at least one sequence, got none; add some")
     if len({array.shape[1:] for array in arrays}) > 1 or len({array.ndim for array in arrays}) > 1:
@@ -330,5 +346,10 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
     return padded(arrays)
 
 
-def _array(values: Any) -> Array:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+def _array(name: str, values: Any) -> Array:
+    if values is None:
+        raise UsageError(f"{name}: expected an array, got None; leave it out")
+    if isinstance(values, Tensor):
+        dense: Tensor = values.detach().cpu().to_dense()
+        return (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy()
+    return as_array(name, values)

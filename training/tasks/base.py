@@ -3,10 +3,11 @@
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -19,9 +20,9 @@ from edgernn.runtime.timeline import IGNORED
 from edgernn.training.tasks.sources import Batch, Source, Split, is_counted
 from edgernn.training.tasks.trivial import log_counts
 
-# files that `Task.pictures` writes into the run's directory: samples; the DET curve of detected words and a minute of
-# the test room with its words; or a confusion matrix
-SAMPLES, DETECTIONS, ROOM, ROOM_WORDS = "samples.png", "detections.png", "room.wav", "room.csv"
+# files that `Task.pictures` writes into the run's directory: samples; the DET curve of detected words, probabilities
+# over time, and a minute of the test room with its words; or a confusion matrix
+SAMPLES, DETECTIONS, SCORES, ROOM, ROOM_WORDS = "samples.png", "detections.png", "scores.png", "room.wav", "room.csv"
 CONFUSION, CONFUSION_TABLE = "confusion.png", "confusion.csv"
 # name of a metric: percentage of updates skipped at the steps that are not background
 FOREGROUND = "skip_percent_foreground"
@@ -36,14 +37,20 @@ class Score:
     """The main metric of a task: its name, and True in `higher_is_better` if a higher value is better.
 
     `tie` names a further metric, of which a lower value is better between equal values of the main one; or None.
+    `least` is the name of a further metric and its wanted value, or None: keep=best prefers evaluations that reach it.
     """
 
     metric: str
     higher_is_better: bool
     tie: str | None = field(default=None, kw_only=True)
+    least: tuple[str, float] | None = field(default=None, kw_only=True)
 
     def better(self, value: float, than: float) -> bool:
         return value > than if self.higher_is_better else value < than
+
+    def missed(self, metrics: Mapping[str, float]) -> float:
+        """Return by how much the metrics miss `least`; 0 if they reach it."""
+        return 0.0 if self.least is None else max(0.0, self.least[1] - metrics[self.least[0]])
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,22 @@ def cross_entropy(y: Tensor, target: Tensor, weight: Tensor | None = None) -> Te
     return functional.cross_entropy(scores, labels, weight, ignore_index=IGNORED, reduction="sum") / max(1, count)
 
 
+def class_weights(labels: Tensor, classes: int, power: float = 1.0) -> Tensor:
+    """Compute weights of classes in a loss, with which rare classes count more.
+
+    Args:
+        labels: Labels int64 of any shape; negative ones are left out.
+        classes: Number of classes.
+        power: 1: each class counts as much as every other one; 0: each label does.
+
+    Returns:
+        The weights (classes,) float32, 0 for a class without labels. A label has the weight 1 on average.
+    """
+    counts = torch.bincount(labels[labels >= 0], minlength=classes).double()
+    weight = torch.where(counts > 0, (counts / counts.sum()).pow(-power), 0.0)
+    return (weight * counts.sum() / (weight * counts).sum()).float()
+
+
 def _classification(y: Tensor, target: Tensor) -> dict[str, Tensor]:
     right = (y.argmax(-1) == target)[is_counted(target)]
     return {"accuracy": right.double().mean(), "cross_entropy": cross_entropy(y, target)}
@@ -154,8 +177,30 @@ def _squared_error(y: Tensor, target: Tensor) -> Tensor:
 
 
 def _regression(y: Tensor, target: Tensor) -> dict[str, Tensor]:
-    y, target = _known(y, target)
+    # squares of numbers in float32 may overflow
+    y, target = _known(y.double(), target.double())
     return {"mse": functional.mse_loss(y, target), "mae": functional.l1_loss(y, target)}
+
+
+def standardised(objective: Objective, mean: Tensor, std: Tensor) -> Objective:
+    """Return the objective of a model whose outputs are the target numbers standardised as (target - mean) / std.
+
+    Args:
+        objective: The objective of a model with outputs in the units of the targets.
+        mean: Mean of each target number (O,).
+        std: Standard deviation of each target number (O,).
+
+    Returns:
+        An objective with the loss of standardised targets, and with metrics in the units of the targets.
+    """
+
+    def loss(y: Tensor, target: Tensor) -> Tensor:
+        return objective.loss(y, (target - mean.to(y)) / std.to(y))
+
+    def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
+        return objective.metrics(y * std.to(y) + mean.to(y), target)
+
+    return replace(objective, loss=loss, metrics=metrics)
 
 
 # target (...) int64, y (..., classes)
@@ -182,6 +227,8 @@ class Task(abc.ABC):
             validation part.
         divides: True if the sequences of a batch can be divided among processes: the loss is a mean over sequences, and
             the state that `loss` returns has the batch as its first axis.
+        target_scale: Mean and standard deviation (O,) of target numbers, by which they are standardised in the loss; or
+            None if they are taken as they are.
         class_weights: Weights of the classes in the loss, or None if they count alike.
         objective: Main metric, a `Score`; for a supervised task an `Objective`, which adds loss and further metrics.
         input_size, output_size: Numbers of input channels I and outputs O of the model.
@@ -195,7 +242,8 @@ class Task(abc.ABC):
         channels: Names of the input channels in their order, or None. To open the data of a trained model, they are set
             before `open`.
         reading: Entries of `edgernn.runtime.timeline.read_recording` by which a file of the user is read in runs, or
-            None.
+            "samples", the length of a clip of sound; or None.
+        detector: Settings of word detection (`PostProcessing`) for the exported file, or None.
         summary: Lines that say how the user's own data were read.
         division: Names of the groups or recordings in the parts "train", "validation" and "test", and "by", their
             kind; None if the task draws no parts of named recordings.
@@ -217,6 +265,7 @@ class Task(abc.ABC):
 
     calibrates: bool = False
     divides: bool = True
+    target_scale: tuple[Tensor, Tensor] | None = None
     class_weights: Sequence[float] | None = None
     objective: Score
     input_size: int
@@ -230,6 +279,7 @@ class Task(abc.ABC):
     classes: Sequence[str] | None = None
     channels: Sequence[str] | None = None
     reading: Mapping[str, Any] | None = None
+    detector: Mapping[str, float] | None = None
     summary: Sequence[str] = ()
     division: Mapping[str, Any] | None = None
     train: Source
@@ -310,6 +360,19 @@ class Task(abc.ABC):
         """
         assert isinstance(self.objective, Objective)
         return self.objective.loss(model.outputs(batch.x, batch.lengths), batch.target), None
+
+    def before_step(self, model: RecurrentModel, step: int, total: int, device: str) -> None:  # noqa: B027
+        """Prepare a training step, such as by a new choice of difficult data; `total` is the number of all steps.
+
+        The choice must follow from model, step and seed alone, and be in `state_dict`.
+        """
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what `before_step` has chosen, for the checkpoint, as a dict from name to tensor."""
+        return {}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027
+        """Restore the result of `state_dict` from a checkpoint."""
 
     def tally(self, split: Split) -> Tally | None:
         """Return an empty `Tally` for the metrics of a split that are not means, or None if all metrics are means."""

@@ -2,7 +2,7 @@
 """Batches of audio clips. A clip has a known word, an unknown word or silence; a mask marks steps without a word."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -100,32 +100,27 @@ class Clips(Source, Split):
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
         """Iterate over the clips in batches of `size`; every pass yields the same clips in the same order."""
-        rng = np.random.default_rng([_FIXED, 0, 0])
+        rng = _fixed()
         members = self.members(rng)
         for begin in range(0, len(members), size):
             yield self._batch(members[begin : begin + size], rng)
 
     def members(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Choose the clips of one pass over the data.
+        """Choose the clips of one pass over the data: indices (len(self),) into `samples`, one per clip.
 
-        Args:
-            rng: Random generator that chooses the clips of unknown words.
-
-        Returns:
-            Indices (len(self),) into `samples`, one per clip; -1 (DRAWN) stands for a clip of noise or digital silence.
+        -1 (DRAWN) stands for a clip of noise or digital silence. `rng` chooses the clips of unknown words.
         """
         others = rng.choice(self.pool, self.unknown, replace=False)
         return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])
 
+    def set_origins(self, speakers: Sequence[str]) -> None:
+        """Set `origins` by the names (N,) of the speakers of the recorded clips; a clip of noise has its own."""
+        numbers = np.unique(np.array(speakers), return_inverse=True)[1]
+        members = self.members(_fixed())
+        self.origins = torch.from_numpy(np.where(members == DRAWN, -1 - np.arange(len(members)), numbers[members]))
+
     def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Choose the clips of one pass over the data, and return the indices of those that have a word.
-
-        Args:
-            rng: Random generator that chooses the clips of unknown words.
-
-        Returns:
-            Indices (n,) into `samples`.
-        """
+        """Choose the clips of one pass over the data, and return the indices (n,) of those that have a word."""
         members = self.members(rng)
         spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
         return spoken
@@ -142,13 +137,9 @@ class Clips(Source, Split):
         return clips
 
     def word(self, index: int) -> tuple[int, Audio] | None:
-        """Return the word of a recorded clip, without the silence before and after it.
+        """Return the class of a recorded clip and the float samples (n,) of its word, without the silence around it.
 
-        Args:
-            index: Index of the clip in `samples`.
-
-        Returns:
-            The index of the word's class and its float samples (n,), or None if the whole clip is silent.
+        The result is None if the whole clip is silent.
         """
         part = spoken_part(self.recorded(np.array([index]))[0], self.hop)
         return (int(self.label[index]), part) if len(part) else None
@@ -175,3 +166,8 @@ class Clips(Source, Split):
         x = torch.from_numpy(clips).view(len(clips), -1, self.hop).transpose(0, 1)
         marks = torch.from_numpy(background.T.copy())
         return Batch(x, torch.from_numpy(label), background=marks)
+
+
+def _fixed() -> np.random.Generator:
+    """Return the random generator that chooses the clips of validation and test."""
+    return np.random.default_rng([_FIXED, 0, 0])

@@ -4,23 +4,29 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.files import write_text
+from edgernn.model import RecurrentModel
 from edgernn.runtime.timeline import IGNORED
-from edgernn.training.tasks.base import CLASSIFICATION, Objective, Tally, Task
+from edgernn.training import pictures
+from edgernn.training.tasks.base import CLASSIFICATION, CONFUSION, CONFUSION_TABLE, Objective, Tally, Task
+from edgernn.training.tasks.output_layer import output_layer, scale_layer
 from edgernn.training.tasks.sources import Batch, Split, is_counted
 
 # standard deviation of the prior of log temperature: few validation sequences hardly change the probabilities
 _PRIOR = 0.5
 # quantile of the normal distribution for 95 % confidence
 _Z = 1.959964
+# most classes of a confusion matrix in the run directory
+_SHOWN_CLASSES = 50
 # number of bins of the calibration error
 _BINS = 10
 
@@ -90,15 +96,10 @@ class Confusion(Tally):
         """Return the confusion matrix, and the precision, recall and F1 of each class with intervals, as csv text.
 
         The intervals are 95 % Wilson intervals of the shares in the sequences of `add_sequences`. Steps of a sequence,
-        and sequences of one origin, depend on each other: the number of cases is divided by the design effect, by which
-        the variance between origins exceeds that of independent cases. The interval of F1 = 2s / (1 + s) is that of
-        the share s of the right predictions among the targets and wrong predictions of the class.
-
-        Args:
-            origins: Recording or person (N,) of each sequence; None: they are independent.
-
-        Returns:
-            The text.
+        and sequences of one origin, the recording or person (N,) in `origins`, depend on each other: the number of
+        cases is divided by the design effect, by which the variance between origins exceeds that of independent cases.
+        The interval of F1 = 2s / (1 + s) is that of the share s of the right predictions among the targets and wrong
+        predictions of the class.
         """
         counts = torch.cat(self._by_sequence).numpy().astype(np.float64)
         if origins is not None:
@@ -119,6 +120,30 @@ class Confusion(Tally):
             bounds = (*interval(hits, said), *interval(hits, real), 2 * low / (1 + low), 2 * high / (1 + high))
             writer.writerow([name, *cells, *(f"{share:.4f}" for share in (*row, *bounds))])
         return text.getvalue()
+
+
+@torch.no_grad()
+def save_confusion(
+    model: RecurrentModel, task: Task, folder: Path, device: str, scores: Callable[[Tensor], Tensor] = lambda y: y
+) -> None:
+    """Write the confusion matrix of a task's test part as picture and table, if it has at most 50 classes.
+
+    Args:
+        model: The trained model.
+        task: The task, with its data loaded.
+        folder: The run directory.
+        device: Device of the model.
+        scores: Function that converts the outputs of a model to scores (B, classes), or (T, B, classes) with a target
+            at each step.
+    """
+    if task.output_size > _SHOWN_CLASSES:
+        return
+    confusion = Confusion(task.classes or [str(i) for i in range(task.output_size)])
+    for batch in task.test.chunks():
+        moved = batch.to(device)
+        confusion.add_sequences(scores(model.outputs(moved.x, moved.lengths)), moved)
+    write_text(folder / CONFUSION_TABLE, confusion.table(task.test.origins))
+    pictures.confusion_matrix(folder / CONFUSION, confusion.counts, confusion.classes)
 
 
 def _shares(part: Tensor, whole: Tensor) -> list[float]:
@@ -160,7 +185,7 @@ def calibrate(model: RecurrentModel, task: Task, device: str) -> dict[str, float
     does not change the likeliest class.
 
     Args:
-        model: The trained model, changed in place; one without a linear output layer for classes is left as it is.
+        model: The trained model, changed in place; one whose outputs are not those of a linear layer is left as it is.
         task: The task, with its data loaded.
         device: Device of the model.
 
@@ -170,15 +195,15 @@ def calibrate(model: RecurrentModel, task: Task, device: str) -> dict[str, float
 
     Source: Guo et al., "On Calibration of Modern Neural Networks", 2017, https://arxiv.org/abs/1706.04599, section 4.2.
     """
-    is_linear = isinstance(model, SequenceModel) and isinstance(model.head, nn.Linear)
-    if not is_linear or task.objective.metric != CLASSIFICATION.metric:
+    if task.objective.metric != CLASSIFICATION.metric:
+        return {}
+    layer = output_layer(model, next(task.validation.chunks()).to(device))
+    if layer is None:
         return {}
     model.eval()
     temperature = fit_temperature(*_scores(model, task.validation, device))
     y, labels = _scores(model, task.test, device)
-    with torch.no_grad():
-        for parameter in model.head.parameters():  # type: ignore[union-attr]
-            parameter.div_(temperature)
+    scale_layer(layer, 1 / temperature)
     return {
         "temperature": temperature,
         "calibration_error": calibration_error(y / temperature, labels),

@@ -16,7 +16,7 @@ from torch.nn import functional
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
-from edgernn.training.tasks.base import Objective, Predictor, Tally, Task
+from edgernn.training.tasks.base import Objective, Predictor, Tally, Task, class_weights
 from edgernn.training.tasks.confusion import masked_cross_entropy
 from edgernn.training.tasks.heartbeats import CLASSES, RATE, HeartRecord, count_beats, read_records, step_targets
 from edgernn.training.tasks.parts import Array, Folds, standardisation
@@ -203,7 +203,12 @@ class Ecg(Folds, Task):
             self._part(path, records, seed) for records in (training, validation, ds2)
         )
         self.mean, self.std = standardisation(self.train.x)
-        weight = self._weights(path, self.train.y)
+        labels = self.train.y
+        if missing := sorted(set(range(self.output_size)[-len(CLASSES) :]) - set(labels.flatten().tolist())):
+            wanted = "beats of each class in the training part"
+            got = CLASSES[missing[0] - self.output_size]
+            raise EdgernnError(f"{path}: expected {wanted}, got none of {got}; add records")
+        weight = class_weights(labels, self.output_size, self.balance)
 
         def loss(y: Tensor, target: Tensor) -> Tensor:
             return masked_cross_entropy(y, target, weight.to(y))
@@ -274,16 +279,6 @@ class Ecg(Folds, Task):
         numbers = np.stack([since, seconds[chosen], mean, since / np.maximum(mean, 1 / RATE)], 1)
         constant = np.repeat(numbers[:, None].astype(np.float32), steps, 1)
         return np.concatenate([signal, constant], 2), record.label[chosen]
-
-    def _weights(self, path: Path, target: Tensor) -> Tensor:
-        counts = torch.bincount(target[target >= 0], minlength=self.output_size).double()
-        if not counts[-len(CLASSES) :].all():
-            missing = CLASSES[int((counts[-len(CLASSES) :] == 0).nonzero()[0])]
-            raise EdgernnError(
-                f"{path}: expected beats of each class in the training part, got none of {missing}; add records"
-            )
-        weight = (counts / counts.sum()).pow(-self.balance)
-        return (weight * counts.sum() / (weight * counts).sum()).float()
 
 
 def _ranges(x: Tensor) -> Tensor:

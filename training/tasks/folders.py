@@ -120,7 +120,8 @@ def fingerprint(source: Path, paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in sorted(paths):
         name = path.relative_to(source).as_posix()
-        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        with path.open("rb") as file:
+            digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
 
 

@@ -58,16 +58,10 @@ class HeartRecord:
 
 
 def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
-    """Read the ECG records of the MIT-BIH arrhythmia database, split into the sets DS1 and DS2 of de Chazal et al.
+    """Read the MIT-BIH arrhythmia database, split into the sets DS1 (training) and DS2 (test) of de Chazal et al.
 
-    Args:
-        path: The file mit-bih-mlii.npz, plain or compressed (.gz, .xz), or the folder of PhysioNet's files.
-
-    Returns:
-        The records of DS1 (training) and of DS2 (test).
-
-    Raises:
-        EdgernnError: The file is invalid, or a record has no beats.
+    `path` is the file mit-bih-mlii.npz, plain or compressed (.gz, .xz), or the folder of PhysioNet's files.
+    EdgernnError is raised for an invalid file, or a record without beats.
     """
     if path.is_dir():
         ds1, ds2 = ([_wfdb_record(path, name) for name in names] for names in (DS1, DS2))

@@ -15,13 +15,9 @@ def limits_of(task: str) -> str:
 
 
 def use_rows(task: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of a model's card about its use, as pairs of name and text.
+    """Return the rows, name and text, of a model's card about its use, from the key "task" of config.json.
 
-    Args:
-        task: The key "task" of config.json: "name" (of a task, or the path of a user's own data) and "settings".
-
-    Returns:
-        The rows: intended use, its limits if the task names some, and the licences of the data and of the weights.
+    They are the intended use, its limits if the task names some, and the licences of the data and of the weights.
     """
     name, sets = task["name"], sets_of(task["name"], task["settings"])
     if name in TASKS:

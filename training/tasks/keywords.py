@@ -3,18 +3,20 @@
 
 import math
 from abc import ABC
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from edgernn.config import ModelConfig
-from edgernn.errors import EdgernnError, UsageError, some
+from edgernn.errors import EdgernnError, UsageError, counted, some
 from edgernn.files import write_text
 from edgernn.frontends import FrontendConfig
 from edgernn.model import RecurrentModel
@@ -24,8 +26,8 @@ from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.tasks.base import CLASSIFICATION, DETECTIONS, ROOM, ROOM_WORDS, Tally, Task
 from edgernn.training.tasks.clips import Changes, Clips
-from edgernn.training.tasks.confusion import LABELLED_STEPS, Confusion
-from edgernn.training.tasks.parts import warn_of_left_out
+from edgernn.training.tasks.confusion import LABELLED_STEPS, Confusion, save_confusion
+from edgernn.training.tasks.parts import Folds, warn_of_copies, warn_of_left_out
 from edgernn.training.tasks.recordings import (
     BACKGROUND,
     PARTS,
@@ -89,7 +91,8 @@ class Words(Task, ABC):
     - `stream`: Train on streams of this many seconds instead of clips; 0: train on clips.
     - `room`: With stream, total length in hours of the long recordings in the test.
     - `talk`: With stream, share of the time of these recordings in which a word is spoken.
-    - `threshold`: With stream, least probability at which the metrics count a word as detected.
+    - `threshold`, `smoothing`, `refractory`: With stream, the settings of word detection (`PostProcessing`), with which
+      metrics are computed. They are stored in the exported file.
     """
 
     words: str | None = None
@@ -104,7 +107,9 @@ class Words(Task, ABC):
     stream: Annotated[float, Field(ge=0, le=60)] = 0.0
     room: Annotated[float, Field(gt=0, le=24)] = 1.0
     talk: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
+    threshold: Annotated[float, Field(gt=0, le=1)] = PostProcessing.threshold
+    smoothing: Annotated[float, Field(ge=0, le=60)] = PostProcessing.smoothing
+    refractory: Annotated[float, Field(ge=0, le=60)] = PostProcessing.refractory
 
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 30,
@@ -137,6 +142,7 @@ class Words(Task, ABC):
             )
         if self.stream:
             self.output, self.objective = "all", LABELLED_STEPS
+            self.detector = asdict(self._post_processing)
         self._heard: Heard | None = None
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
@@ -183,10 +189,14 @@ class Words(Task, ABC):
         detector = self._detector()
         peaks = torch.from_numpy(detector.averages(y.double().cpu().numpy()).max(0))
         peaks[:, (self.classes or ()).index(SILENCE)] = self.threshold
-        return peaks.clamp(min=1e-12).log().to(y)
+        return peaks.clamp(min=detector.resolution / 2).log().to(y)
+
+    @property
+    def _post_processing(self) -> PostProcessing:
+        return PostProcessing(self.smoothing, self.threshold, self.refractory)
 
     def _detector(self) -> Detector:
-        return Detector(self.classes or (), self.input_size / self._rate, PostProcessing(threshold=self.threshold))
+        return Detector(self.classes or (), self.input_size / self._rate, self._post_processing)
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         figures = super().evaluate(model, split, device)
@@ -221,9 +231,8 @@ class Words(Task, ABC):
         ]
         write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
-    def _load(self, root: Path, seed: int) -> dict[str, list[WordFile]]:
-        """Read clips and noise; set `train`, `validation`, `test`, `classes` and `output_size`; return the files."""
-        parts = word_files(root, seed, self._rate)
+    def _load(self, root: Path, seed: int, parts: dict[str, list[WordFile]]) -> npt.NDArray[np.int16]:
+        """Read clips and noise, set parts and classes, and return the clips (N, S) of all parts, in their order."""
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)
         others = set(recorded) - set(names) - {SILENCE}
@@ -232,17 +241,21 @@ class Words(Task, ABC):
         self.output_size = len(self.classes)
         hop, rate = self.input_size, self._rate
         length, noise = self._noise(root)
+        # a model of streams hears no clips
+        self.reading = None if self.stream else {"samples": length}
         changes = Changes(round(self.shift * rate), self.noisy, self.snr_low, self.snr_high)
+        samples = read_clips([file for part in PARTS for file in parts[part]], length, rate)
+        ends = np.cumsum([len(parts[part]) for part in PARTS])
         clips = {
-            part: self._clips(parts[part], length, noise[part], seed, changes if part == "train" else None)
-            for part in PARTS
+            part: self._clips(parts[part], recorded, noise[part], seed, changes if part == "train" else None)
+            for part, recorded in zip(PARTS, np.split(samples, ends[:-1]), strict=True)
         }
         self.train, self.validation, self.test = clips.values()
         if self.stream:
             steps, slots = round(self.stream * rate / hop), int(self.stream / self.seconds)
             self.train = Streams(clips["train"], self._acoustics(noise["train"]), steps, slots)
             self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
-        return parts
+        return samples
 
     def _noise(self, root: Path) -> tuple[int, dict[str, list[Audio]]]:
         """Return the number of samples of a clip, and the noise of each part; `root` is the folder of the data."""
@@ -269,7 +282,7 @@ class Words(Task, ABC):
     def _clips(
         self,
         files: Sequence[WordFile],
-        length: int,
+        samples: npt.NDArray[np.int16],
         noise: list[Audio],
         seed: int,
         changes: Changes | None,
@@ -281,7 +294,7 @@ class Words(Task, ABC):
         count = int((~is_unknown & (label != silence)).sum())
         unknown = min(int(is_unknown.sum()), math.ceil(self.unknown * count))
         drawn = max(0, math.ceil(self.silence * count) - int((label == silence).sum()))
-        samples, pool = read_clips(files, length, self._rate), np.flatnonzero(is_unknown)
+        pool = np.flatnonzero(is_unknown)
         # a word that ends with its clip is detected after it
         after = math.ceil(HOLD * self._rate / self.input_size) if self.stream else 0
         return Clips(samples, self.input_size, label, pool, unknown, drawn, silence, noise, after, seed, changes)
@@ -366,17 +379,26 @@ class Keywords(Words):
                 f"{self.name}: expected the files {', '.join(SETS[self.corpus].forms[0])} in one folder, got them in "
                 f"{' and '.join(sorted(map(str, roots)))}; unpack the data set into one folder"
             )
-        self._load(paths[0].parent, seed)
+        root = paths[0].parent
+        self._load(root, seed, word_files(root, seed, self._rate))
 
 
 @dataclass
-class OwnWords(Words):
+class OwnWords(Folds, Words):
     """Keyword spotting on a user's own wav files in a folder, with one subfolder per word.
 
     Metrics, streams and long recordings are those of the task keywords. The subfolder `_background_noise_` may have
     noise. A tenth of the files of each word, at least one, is for validation, and as many for the test. If there are
-    lists (validation_list.txt, testing_list.txt) or speakers in file names (before _nohash_), these decide the split.
+    lists (validation_list.txt, testing_list.txt) or speakers in file names (before _nohash_, or `split_by`), these
+    decide the split.
+
+    Settings:
+
+    - `split_by`: Pattern of the files' paths, with {} for the name of a person or device, which the split does not
+      divide: "{}_*" for yes/anna_3.wav. Default: files are split one by one.
     """
+
+    split_by: str | None = None
 
     name = "wav"
     help = "Train on the wav files of your own folder, one per word."
@@ -389,9 +411,31 @@ class OwnWords(Words):
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
             raise UsageError(f"task {self.name}: expected the path of your own data, got none; pass it as --task PATH")
-        files = self._load(source, seed)
-        self.division = {"by": "file", **{part: [file.name for file in members] for part, members in files.items()}}
+        files = word_files(source, seed, self._rate, self, self.split_by)
+        samples = self._load(source, seed, files)
+        members = [(part, file) for part in PARTS for file in files[part]]
+        words = [(part, file.word) for part, file in members]
+        warn_of_copies(source, "sound", samples, words, [f"{file.name} ({part})" for part, file in members])
+        names = {
+            part: list(dict.fromkeys(file.speaker or file.name for file in members)) for part, members in files.items()
+        }
+        for part, clips in (("validation", self.validation), ("test", self.test)):
+            if speakers := [file.speaker for file in files[part] if file.speaker]:
+                assert isinstance(clips, Clips)
+                clips.set_origins(speakers)
+        by = self.split_by or ("speaker" if files["train"][0].speaker else "file")
+        self.division = {"by": by, **names}
+        counts = Counter(file.word for members in files.values() for file in members)
+        self.summary = [
+            f"{source}: {counted(counts.total(), 'wav file')}; words: "
+            + some([f"{word} ({count})" for word, count in sorted(counts.items())]),
+            f"split by {by}: " + "; ".join(f"{part} {some(names[part])}" for part in PARTS),
+        ]
         warn_of_left_out(source, unread_files(source), WAV)
+
+    def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
+        super().pictures(model, folder, device)
+        save_confusion(model, self, folder, device, self._scores)
 
     def open_test(self, source: Path, output_size: int) -> None:
         classes, files = self.classes or (), labelled_files(source, self._rate)
@@ -403,7 +447,7 @@ class OwnWords(Words):
             )
         self.output_size = output_size
         length, noise = self._noise(source)
-        self.test = self._clips(files, length, noise["test"], 0, None)
+        self.test = self._clips(files, read_clips(files, length, self._rate), noise["test"], 0, None)
         if self.stream:
             self._room = Room(self.test, self._acoustics(noise["test"]), self.room, self.talk)
         warn_of_left_out(source, unread_files(source), WAV)

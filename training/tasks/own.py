@@ -13,29 +13,24 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
-from edgernn.files import write_text
 from edgernn.model import RecurrentModel
+from edgernn.runtime.timeline import IGNORED
 from edgernn.settings import Expected
-from edgernn.training import pictures
 from edgernn.training.tasks.augment import Augmentation
 from edgernn.training.tasks.base import (
     CLASSIFICATION,
-    CONFUSION,
-    CONFUSION_TABLE,
     REGRESSION,
-    Objective,
     Task,
+    class_weights,
     cross_entropy,
 )
-from edgernn.training.tasks.confusion import Confusion
+from edgernn.training.tasks.confusion import save_confusion
 from edgernn.training.tasks.parts import HELD_OUT, Folds, standardisation
-from edgernn.training.tasks.sources import Batch, Sequences, is_counted, random_split
+from edgernn.training.tasks.sources import Batch, Sequences, is_counted
 
 TARGETS, NEXT = "targets", "next"
 # integer labels are refused if the largest reaches both this and the number of labels: they are hardly class labels
 MANY_CLASSES = 1000
-# most classes of a confusion matrix in the run directory
-_SHOWN_CLASSES = 50
 # few sequences for validation have the same accuracy at many evaluations
 _LABELS = replace(CLASSIFICATION, tie="cross_entropy")
 
@@ -49,9 +44,10 @@ class OwnData(Folds, Augmentation, Task):
     Settings:
 
     - `predict`: What the model predicts. targets: the targets in the data, one per sequence or one per step. For labels
-      the loss is the cross entropy and the main metric the accuracy; for numbers both are the mean squared error, in
-      the squared unit of the data. next: all I channels of the next step; loss and main metric are the mean squared
-      error, and targets in the data are ignored.
+      the loss is the cross entropy and the main metric the accuracy. For numbers the loss is the mean squared error of
+      targets that are standardised as the input is; the main metric is that in the squared unit of the data. The
+      trained model answers in the unit of the data. next: all I channels of the next step, which are numbers; targets
+      in the data are ignored.
     - `background_label`: Label of steps at which nothing happens (background steps), for data with one label per step.
       The penalty on neuron updates is multiplied by the training setting `background` at these steps. Default: none.
     - `balance`: Weight the classes in the loss, inversely to their number of labels in the training part, so that each
@@ -63,7 +59,8 @@ class OwnData(Folds, Augmentation, Task):
     balance: bool = False
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        "epochs": 20,
+        # patience ends the training earlier, but small data have few steps in an epoch
+        "epochs": 100,
         "hidden_size": 64,
         "batch_size": 32,
         "lr": 1e-3,
@@ -93,16 +90,11 @@ class OwnData(Folds, Augmentation, Task):
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Read the user's data; set `fingerprint` (a hash of the data), and `classes` if the labels have names.
 
-        The dict `_lengths` gets the lengths (N,) int64, from 1 to T, of the parts whose sequences differ in length;
-        later steps of x and of a y per step are padding. Targets to ignore are -1 or NaN (`Batch`).
-
-        Args:
-            source: The user's file or folder.
-
-        Returns:
-            Two dicts from part to tensor, x and y. The parts are "train", which is required, "validation" and "test".
-            The x of a part is (N, T, I), for N sequences. Its y is int64 labels (N,) or (N, T), or float32 numbers
-            (N, O) or (N, T, O), for O outputs. With the setting predict=next the dict y is empty.
+        The result is two dicts from part to tensor, x and y. The parts are "train", which is required, "validation" and
+        "test". The x of a part is (N, T, I), for N sequences. Its y is int64 labels (N,) or (N, T), or float32 numbers
+        (N, O) or (N, T, O), for O outputs. With the setting predict=next the dict y is empty. The dict `_lengths` gets
+        the lengths (N,) int64, from 1 to T, of the parts whose sequences differ in length; later steps of x and of a y
+        per step are padding. Targets to ignore are -1 or NaN (`Batch`).
         """
 
     def open(self, source: Path | None, seed: int) -> None:
@@ -122,6 +114,10 @@ class OwnData(Folds, Augmentation, Task):
         steps = parts["train"].every_step()
         self._warn_of_constant_channels(source, steps)
         self.mean, self.std = self._statistics(steps)
+        if not labels:
+            y_train = parts["train"].y
+            statistics = standardisation(y_train if y_train.ndim == 3 else y_train[None])
+            self.target_scale = torch.tensor(statistics[0]), torch.tensor(statistics[1])
         if self.balance:
             self._weigh_classes(source, parts["train"].y)
         if self.augments:
@@ -139,15 +135,13 @@ class OwnData(Folds, Augmentation, Task):
                 f"{source}: expected at least {len(missing) + 1} training sequences, because the missing parts "
                 f"({', '.join(missing)}) are taken from them, got {count}; add sequences"
             )
-        if self.folds is not None and "validation" in missing:
-            remaining, *test = random_split(count, [held_out] * (len(missing) - 1), 0)
-            training, validation = self.split_groups(source, len(remaining), HELD_OUT, seed)
-            indices = [remaining[training], remaining[validation], *test]
-        else:
-            indices = random_split(count, [held_out] * len(missing), seed)
-        for part, chosen in zip([*missing, "train"], [*indices[1:], indices[0]], strict=True):
+        per_sequence: list[list[int]] = [[]] * count
+        if not y["train"].is_floating_point() and self.output_size <= MANY_CLASSES:
+            per_sequence = [labels[labels != IGNORED].unique().tolist() for labels in y["train"]]
+        indices = self.draw(source, range(count), missing, seed, dict(enumerate(per_sequence)))
+        for part in (*missing, "train"):
             for tensors in (x, y, self._lengths) if "train" in self._lengths else (x, y):
-                tensors[part] = tensors["train"][chosen]
+                tensors[part] = tensors["train"][indices[part]]
 
     def _statistics(self, x: Tensor) -> tuple[list[float], list[float]]:
         """Return mean and standard deviation of each channel of x (N, T, I)."""
@@ -166,8 +160,7 @@ class OwnData(Folds, Augmentation, Task):
         """Set the weights of the classes in the loss, from the labels of the training part."""
         if labels.is_floating_point():
             raise EdgernnError(f"{source}: expected labels with balance=true, got numbers; leave balance out")
-        counts = torch.bincount(labels[is_counted(labels)], minlength=self.output_size).double()
-        weights = torch.where(counts > 0, counts.sum() / (counts * int((counts > 0).sum())), 0.0).float()
+        weights = class_weights(labels, self.output_size)
         self.class_weights = weights.tolist()
         self.objective = replace(_LABELS, loss=lambda y, target: cross_entropy(y, target, weights.to(y)))
 
@@ -216,7 +209,8 @@ class OwnData(Folds, Augmentation, Task):
         names = self.classes or [str(i) for i in range(self.output_size)]
         if missing := [name for name, count in zip(names, counts["train"], strict=True) if not count]:
             text = f"{source}: no sequence for training has the class {some(missing)}; "
-            text += "labels count from 0" if self.classes is None else "the model cannot learn it"
+            numbers = "labels count from 0; to predict numbers, store y as float"
+            text += numbers if self.classes is None else "the model cannot learn it"
             warnings.warn(text, EdgernnWarning, stacklevel=3)
         single = [name for name, count in zip(names, total, strict=True) if count == 1 and name not in missing]
         if single and self.output == "last":
@@ -233,16 +227,8 @@ class OwnData(Folds, Augmentation, Task):
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
         """Write the confusion matrix of the test part, with the precision, recall and F1 of each class."""
-        assert isinstance(self.objective, Objective)
-        if self.objective.metric != _LABELS.metric or self.output_size > _SHOWN_CLASSES:
-            return
-        confusion = Confusion(self.classes or [str(i) for i in range(self.output_size)])
-        with torch.no_grad():
-            for batch in self.test.chunks():
-                moved = batch.to(device)
-                confusion.add_sequences(model.outputs(moved.x, moved.lengths), moved)
-        write_text(folder / CONFUSION_TABLE, confusion.table(self.test.origins))
-        pictures.confusion_matrix(folder / CONFUSION, confusion.counts, confusion.classes)
+        if self.objective.metric == _LABELS.metric:
+            save_confusion(model, self, folder, device)
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """Add, with predict=next, the last value: the next step equals this one."""
@@ -254,19 +240,9 @@ class OwnData(Folds, Augmentation, Task):
 def _next(
     source: Path, x: dict[str, Tensor], lengths: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Make inputs and targets for the setting predict=next: the target of a step is the next step.
+    """Make inputs and targets for predict=next, all steps but the last and all but the first, from x (N, T, I) by part.
 
-    Args:
-        source: The user's file or folder, for errors.
-        x: Dict from the name of a part, such as "train", to its sequences (N, T, I).
-        lengths: Dict from the name of a part to the lengths of its sequences, if they differ; changed in place.
-
-    Returns:
-        Two dicts from the name of a part to a tensor (N, T - 1, I). The inputs are all steps except the last, and the
-        targets are all steps except the first.
-
-    Raises:
-        EdgernnError: The sequences of a part have only one step.
+    The lengths of sequences that differ are changed in place. EdgernnError is raised for sequences of one step.
     """
     shortest = {part: int(lengths[part].min()) if part in lengths else values.shape[1] for part, values in x.items()}
     if short := [part for part, steps in shortest.items() if steps < 2]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of stored arrays, their split into training, validation and test parts, and their standardisation."""
 
+import re
 import sys
 import warnings
 from collections import Counter
@@ -15,13 +16,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.training.tasks.sources import random_split
 
 Array = npt.NDArray[Any]
 T = TypeVar("T")
+U = TypeVar("U", bound=Hashable)
 # one in 10 sequences is for validation, one in 10 for the test
 HELD_OUT = 10
+# equal sequences of at most so many different numbers are not taken for copies
+_FEW = 8
 
 
 def check_apart(kind: str, lists: Mapping[str, Sequence[Hashable]], remedy: str) -> None:
@@ -43,9 +47,19 @@ def check_apart(kind: str, lists: Mapping[str, Sequence[Hashable]], remedy: str)
 
 
 def visible(folder: Path, pattern: str = "**/*") -> list[Path]:
-    """List the files in a folder, by default with its subfolders, except those with a dot before a part of the name."""
-    paths = (path for path in folder.glob(pattern) if path.is_file())
-    return [path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
+    """List the files in a folder, by default with its subfolders, except those with a dot before a part of the name.
+
+    Raise EdgernnError if one is a link to a missing file, a pipe or a device, or if its name is no text.
+    """
+    paths = folder.glob(pattern)
+    shown = [path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts)]
+    for path in shown:
+        if not path.is_file() and not path.is_dir():
+            got = "a link to a file that is missing" if path.is_symlink() else "a pipe or a device"
+            raise EdgernnError(f"{path}: expected a file or a folder, got {got}; get the data first, or remove it")
+        if re.search(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", name := path.relative_to(folder).as_posix()):
+            raise EdgernnError(f"{folder}: expected names in UTF-8 without control characters, got {name!r}; rename it")
+    return [path for path in shown if path.is_file()]
 
 
 def warn_of_left_out(folder: Path, paths: Collection[Path], suffix: str) -> None:
@@ -54,6 +68,33 @@ def warn_of_left_out(folder: Path, paths: Collection[Path], suffix: str) -> None
         names = sorted(path.relative_to(folder).as_posix() for path in paths)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         text = f"{folder}: not read: {', '.join(names[:3])}{more}; only {suffix} files in the right place are"
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
+
+
+def warn_of_copies(
+    source: Path, noun: str, arrays: Iterable[Array], groups: Sequence[Hashable], names: Sequence[str]
+) -> None:
+    """Warn of equal arrays in different groups, such as the training and the test part.
+
+    Arrays whose rows are all equal, such as digital silence, are left out, and those of few different numbers, such as
+    bits or one-hot words, which may be equal by chance.
+
+    Args:
+        source: File or folder of the data.
+        noun: Name for the content of an array, such as sound.
+        arrays: The N arrays.
+        groups: The group of each array.
+        names: The name of each array, or of its group.
+    """
+    indices: dict[int, int] = {}
+    pairs: Counter[tuple[str, str]] = Counter()
+    for i, array in enumerate(arrays):
+        original = indices.setdefault(hash((array.shape, array.tobytes())), i)
+        if groups[original] != groups[i] and (array != array[:1]).any() and len(np.unique(array)) > _FEW:
+            pairs[names[original], names[i]] += 1
+    if pairs:
+        named = some([f"{a} and {b}" + f" ({count} times)" * (count > 1) for (a, b), count in pairs.items()])
+        text = f"{source}: the same {noun} in {named}; remove copies, from which a model knows the answers"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
@@ -159,54 +200,92 @@ def standardisation(x: Tensor) -> tuple[list[float], list[float]]:
 
 @dataclass
 class Folds:
-    """Split of a task's training groups, such as users, into a training and a validation part; a base of tasks.
+    """Split of a task's groups, such as users, into a training and a held-out part; a base of tasks.
 
     Settings:
 
-    - `folds`: Number of folds into which the training groups are dealt, alike for every seed. A training with the seed
-      s validates on fold s modulo `folds`, so that as many seeds validate on every group once. Default: none, and the
-      seed draws the validation groups.
+    - `folds`: Number of folds into which the groups are dealt, alike for every seed. A training with the seed s holds
+      out fold s modulo `folds`, so that as many seeds hold out every group once: as the test part, or as the validation
+      part of data with a test part of their own. Default: none, and the seed draws the parts.
     """
 
     folds: Annotated[int | None, Field(ge=2)] = None
 
-    def split_groups(self, path: Path, count: int, one_in: int, seed: int) -> tuple[list[int], list[int]]:
-        """Choose the groups of the training and of the validation part.
+    def split_groups(
+        self, path: Path, count: int, one_in: int, seed: int, kinds: Sequence[Sequence[int]] | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Choose the groups of the training and of the held-out part.
 
         Args:
             path: The file of the data, for errors.
             count: Number of groups.
-            one_in: Without folds, one in so many groups is for validation, and at least one.
+            one_in: Without folds, one in so many groups is held out, and at least one.
             seed: Random seed of the training.
+            kinds: Classes of each group, of which each fold gets about equally many. Default: the groups are alike.
 
         Returns:
-            The indices of the training groups and of the validation groups.
+            The indices of the training groups and of the groups that are held out.
 
         Raises:
             EdgernnError: There are fewer groups than folds.
         """
         if self.folds is None:
-            training, validation = random_split(count, [max(1, count // one_in)], seed)
-            return training.tolist(), validation.tolist()
+            training, held_out = random_split(count, [max(1, count // one_in)], seed)
+            return training.tolist(), held_out.tolist()
         if self.folds > count:
             raise EdgernnError(
                 f"{path}: folds: expected at most {count}, one for each training group, got {self.folds}; lower it"
             )
         order = random_split(count, [], 0)[0].tolist()
+        if kinds is not None:
+            order.sort(key=lambda group: list(kinds[group]))
         fold = seed % self.folds
         return [group for i, group in enumerate(order) if i % self.folds != fold], order[fold :: self.folds]
 
+    def draw(
+        self, path: Path, units: Sequence[U], missing: Sequence[str], seed: int, classes: Mapping[U, Collection[int]]
+    ) -> dict[str, list[U]]:
+        """Draw parts of the data from units, such as persons: a fold or a tenth of them each, and at least one.
+
+        Args:
+            path: The user's file or folder, for errors.
+            units: Different names or numbers.
+            missing: Parts to draw, of "validation" and "test" in this order. The last one is the fold, if there are.
+            seed: Random seed of the training.
+            classes: Dict from unit to the classes of its sequences, which may be none.
+
+        Returns:
+            Dict from "train" and the missing parts to their units.
+
+        Raises:
+            EdgernnError: There are too few units.
+        """
+        sizes, parts = [max(1, len(units) // HELD_OUT)] * len(missing), {}
+        remaining = list(units)
+        if self.folds is not None and missing:
+            kinds = [sorted(classes[unit]) for unit in units]
+            training, held_out = self.split_groups(path, len(units), HELD_OUT, seed, kinds)
+            parts[missing[-1]] = [units[i] for i in held_out]
+            remaining, missing, sizes = [units[i] for i in training], missing[:-1], sizes[1:]
+        if len(remaining) <= sum(sizes):
+            raise EdgernnError(
+                f"{path}: expected more than {sum(sizes)} groups for train and {' and '.join(missing)}, got "
+                f"{len(remaining)}; add some, or lower folds"
+            )
+        remaining, *drawn = split_units(remaining, sizes, seed, classes)
+        return {"train": remaining, **dict(zip(missing, drawn, strict=True)), **parts}
+
 
 def split_units(
-    units: Sequence[str], sizes: Sequence[int], seed: int, classes: Mapping[str, Collection[int]]
-) -> list[list[str]]:
+    units: Sequence[U], sizes: Sequence[int], seed: int, classes: Mapping[U, Collection[int]]
+) -> list[list[U]]:
     """Split units, such as persons, at random into parts, with units of all classes in each if possible.
 
     A class that a part lacks comes from a part with several units of it, if that part loses no other class. In
     exchange it gets a unit without which the part still has all its classes, if there is one.
 
     Args:
-        units: Different names.
+        units: Different names or numbers.
         sizes: Numbers of units of all parts but the first.
         seed: Random seed.
         classes: Dict from unit to the classes of its sequences, which may be none.
@@ -215,13 +294,15 @@ def split_units(
         The units of each part.
     """
     parts = [[units[i] for i in chosen.tolist()] for chosen in random_split(len(units), list(sizes), seed)]
+    totals = Counter(number for unit in units for number in classes[unit])
 
-    def spare(part: list[str]) -> list[str]:
+    def spare(part: list[U]) -> list[U]:
         counts = Counter(number for unit in part for number in classes[unit])
         return [unit for unit in part if all(counts[number] > 1 for number in classes[unit])]
 
     for part in parts:
-        for number in sorted({number for unit in units for number in classes[unit]}):
+        present = {number for unit in part for number in classes[unit]}
+        for number in sorted(number for number in totals if number not in present and totals[number] > 1):
             if any(number in classes[unit] for unit in part):
                 continue
             givers = ((other, unit) for other in parts for unit in spare(other) if number in classes[unit])
@@ -232,6 +313,39 @@ def split_units(
                 part[:] = [*(kept for kept in part if kept not in given), unit]
                 giver += given
     return parts
+
+
+def groups_of(pattern: str, paths: Sequence[str]) -> list[str]:
+    """Return the name of a group, such as a person, in the path of each file; warn if each file has another one.
+
+    Args:
+        pattern: Pattern of the end of the path, with {} for the name and * for other text, such as "{}_*" for the begin
+            of the file's name or "{}/*" for its folder. Both stand for as few characters as possible, none of them /.
+        paths: The paths, with /.
+
+    Returns:
+        The names.
+
+    Raises:
+        UsageError: The pattern has not one {}, or a path does not fit it.
+    """
+    pieces = re.split(r"(\{\}|\*)", pattern)
+    if pieces.count("{}") != 1:
+        raise UsageError(f"split_by: expected a pattern with one {{}}, got {pattern!r}; write it as in '{{}}_*'")
+    regex = re.compile("".join({"{}": "([^/]+?)", "*": "[^/]*?"}.get(piece, re.escape(piece)) for piece in pieces))
+    matches = [regex.fullmatch("/".join(path.split("/")[-pattern.count("/") - 1 :])) for path in paths]
+    if None in matches:
+        path = paths[matches.index(None)]
+        raise UsageError(f"split_by: expected files that fit {pattern!r}, got {path}; correct it, or rename the file")
+    names = [match[1] for match in matches if match is not None]
+    if len(set(names)) == len(names) > 1:
+        text = (
+            f"split_by: {pattern!r} finds another name in each of the {len(names)} files, so they are split one by one"
+        )
+        warnings.warn(
+            f"{text}; write {{}} for a person or device that several files share", EdgernnWarning, stacklevel=2
+        )
+    return names
 
 
 def split_each(classes: Iterable[Sequence[T]], held_out: Sequence[int], seed: int) -> list[list[T]]:

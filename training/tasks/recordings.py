@@ -3,17 +3,18 @@
 
 import csv
 import io
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from edgernn.errors import EdgernnError
-from edgernn.runtime.wav import FULL_SCALE, conversion, read_wav
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, counted
+from edgernn.runtime.wav import FULL_SCALE, clip_of, conversion, read_wav
 from edgernn.training.formats import read_text
-from edgernn.training.tasks.parts import HELD_OUT, check_apart, split_each, visible
+from edgernn.training.tasks.parts import HELD_OUT, Folds, check_apart, groups_of, split_each, visible
 
 Audio = npt.NDArray[np.float32]
 WAV = ".wav"
@@ -29,6 +30,8 @@ DATASET, TABLES = "dataset", ("train.csv", "val.csv", "test.csv")
 _SPEAKER = "_nohash_"
 # least number of files of a class: one for each of training, validation and test
 _LEAST = 3
+# sounds of so many times the length of a clip are named in a warning: they are hardly a word with silence around it
+_LONGER = 1.5
 # seconds of each generated noise
 _GENERATED_SECONDS = 60
 # random key of the generated noise
@@ -37,10 +40,11 @@ _NOISE = 51
 
 @dataclass(frozen=True)
 class WordFile:
-    """A wav file of one word: its path, and the word, which is the name of its folder."""
+    """A wav file of one word: its path, the word, which is the name of its folder, and maybe the speaker."""
 
     path: Path
     word: str
+    speaker: str | None = None
 
     @property
     def name(self) -> str:
@@ -72,22 +76,26 @@ def labelled_files(root: Path, rate: int) -> list[WordFile]:
     return [WordFile(path, folder.name) for folder in _word_folders(root) for path in wav_files(folder, rate)]
 
 
-def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
+def word_files(
+    root: Path, seed: int, rate: int, folds: Folds | None = None, pattern: str | None = None
+) -> dict[str, list[WordFile]]:
     """List the wav files of a folder with one subfolder per word, split into training, validation and test.
 
     The publisher's split is used if the folder has the publisher's lists: validation_list.txt and testing_list.txt as
     in Speech Commands, or train.csv, val.csv and test.csv beside a folder named dataset as in the Arabic set. Otherwise
-    the split is random. If file names contain a speaker (the text before _nohash_), a tenth of the speakers is for
-    validation and a tenth for the test. If not, a tenth of the files of each word, at least one, is for validation, and
-    as many for the test.
+    the split is random. If file names contain a speaker (the text before _nohash_, or that of `pattern`), a tenth of
+    the speakers is for validation and a tenth for the test. If not, a tenth of the files of each word, at least one, is
+    for validation, and as many for the test.
 
     Args:
         root: The folder. Subfolders with a name that begins with a dot, and _background_noise_, are left out.
         seed: Random seed of the split.
         rate: Samples per second of the model, for errors.
+        folds: Setting of the folds, one of which is the test part in place of a tenth.
+        pattern: Pattern of the files' paths, with {} for the speaker (`groups_of`).
 
     Returns:
-        A dict from "train", "validation" and "test" to the files of this part.
+        A dict from "train", "validation" and "test" to the files of this part, with speakers if these are split.
 
     Raises:
         EdgernnError: A sound file has another format, there are fewer than 2 words, a list names a missing file, or a
@@ -95,6 +103,11 @@ def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
     """
     words = root / DATASET if _has_tables(root) else root
     files = labelled_files(words, rate)
+    with_words = {file.path.parent for file in files}
+    if empty := [folder for folder in _word_folders(words) if folder not in with_words and not visible(folder)]:
+        raise EdgernnError(
+            f"{empty[0]}: expected wav files of the class {empty[0].name!r}, got none; add files, or remove the folder"
+        )
     names = sorted({file.word for file in files})
     if len(names) < 2:
         got = f"only {names[0]!r}" if names else "none"
@@ -102,19 +115,23 @@ def word_files(root: Path, seed: int, rate: int) -> dict[str, list[WordFile]]:
             f"{words}: expected a subfolder with wav files for each of at least 2 classes, got {got}; add another class"
         )
     by_name = {file.name: file for file in files}
+    folds = folds or Folds()
+    has_lists = any((root / name).is_file() for name in LISTS)
+    if (_has_tables(root) or has_lists) and (pattern or folds.folds):
+        raise UsageError(f"split_by, folds: expected neither, as {root} has lists of its parts; leave them out")
     if _has_tables(root):
         parts = _split_by_tables(root, by_name)
-    elif any((root / name).is_file() for name in LISTS):
+    elif has_lists:
         parts = _split_by_lists(root, by_name)
-    elif any(_SPEAKER in file.path.name for file in files):
-        parts = _split_by_speakers(files, seed)
+    elif pattern is not None or any(_SPEAKER in file.path.name for file in files):
+        parts = _split_by_speakers(words, files, seed, folds, pattern)
     else:
-        parts = _split_classes(words, files, seed)
+        parts = _split_classes(words, files, seed, folds)
     for part, members in parts.items():
         if missing := sorted(set(names) - {file.word for file in members}):
             raise EdgernnError(
                 f"{words / missing[0]}: expected wav files of the class {missing[0]!r} in the {part} part of the data, "
-                "got none; add files"
+                "got none; add files" + " or lower folds" * (folds.folds is not None)
             )
     return parts
 
@@ -168,38 +185,50 @@ def _listed(root: Path, lists: Mapping[str, Iterable[str]], by_name: dict[str, W
         yield [by_name[name] for name in names]
 
 
-def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
+def _split_by_speakers(
+    root: Path, files: Sequence[WordFile], seed: int, folds: Folds, pattern: str | None
+) -> dict[str, list[WordFile]]:
     """Split files at random so that no speaker is in two parts."""
-    speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
-    order = sorted(set(speakers))
-    if len(order) < _LEAST:
+    if pattern is None:
+        speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
+    else:
+        speakers = groups_of(pattern, [file.name for file in files])
+    files = [replace(file, speaker=speaker) for file, speaker in zip(files, speakers, strict=True)]
+    numbers = {word: i for i, word in enumerate(sorted({file.word for file in files}))}
+    words: dict[str, set[int]] = {name: set() for name in sorted({file.speaker or "" for file in files})}
+    if len(words) < _LEAST:
+        place = f"the text before {_SPEAKER}" if pattern is None else f"{{}} in {pattern}"
         raise EdgernnError(
-            f"{files[0].path.parent.parent}: expected at least {_LEAST} speakers (in file names, the text before "
-            f"{_SPEAKER}), got {len(order)}; record more speakers or rename the files"
+            f"{root}: expected at least {_LEAST} speakers (in file names, {place}), got {len(words)}; record more "
+            "speakers or rename the files"
         )
-    parts = split_each([order], (HELD_OUT, HELD_OUT), seed)
-    return {
-        part: [file for file, name in zip(files, speakers, strict=True) if name in chosen]
-        for part, chosen in zip(PARTS, map(set, parts), strict=True)
-    }
+    for file in files:
+        words[file.speaker or ""].add(numbers[file.word])
+    drawn = {part: set(names) for part, names in folds.draw(root, list(words), PARTS[1:], seed, words).items()}
+    return {part: [file for file in files if file.speaker in drawn[part]] for part in PARTS}
 
 
-def _split_classes(root: Path, files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
-    classes = [[file for file in files if file.word == word] for word in sorted({file.word for file in files})]
-    for members in classes:
-        if len(members) < _LEAST:
-            word = members[0].word
+def _split_classes(root: Path, files: Sequence[WordFile], seed: int, folds: Folds) -> dict[str, list[WordFile]]:
+    names = sorted({file.word for file in files})
+    held_out: set[WordFile] = set()
+    if folds.folds is not None:
+        kinds = [[names.index(file.word)] for file in files]
+        held_out = {files[i] for i in folds.split_groups(root, len(files), HELD_OUT, seed, kinds)[1]}
+    classes = [[file for file in files if file.word == word and file not in held_out] for word in names]
+    for members, word in zip(classes, names, strict=True):
+        if len(members) < _LEAST - bool(held_out):
             raise EdgernnError(
                 f"{root / word}: expected at least {_LEAST} wav files of the class {word!r}, got {len(members)}; "
                 "record more"
             )
-    return dict(zip(PARTS, split_each(classes, (HELD_OUT, HELD_OUT), seed), strict=True))
+    parts = split_each(classes, [HELD_OUT] * (1 if held_out else 2), seed)
+    return dict(zip(PARTS, [*parts, [file for file in files if file in held_out]][: len(PARTS)], strict=True))
 
 
 def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray[np.int16]:
     """Read wav files as clips that all have the same length.
 
-    Zeros are appended to a shorter file. A longer file is cut to the stretch that has the most energy.
+    Zeros are appended to a shorter file. A longer file is cut to the stretch that has the most energy (`clip_of`).
 
     Args:
         files: The N files.
@@ -207,19 +236,22 @@ def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray
         rate: Samples per second, to which files of another rate are resampled.
 
     Returns:
-        The samples (N, length), 16-bit integers.
+        The samples (N, length), 16-bit integers. A warning says how many files are much longer.
 
     Raises:
         EdgernnError: A file is no wav file, or damaged.
     """
     clips = np.zeros((len(files), length), np.int16)
+    longer = []
     for clip, file in zip(clips, files, strict=True):
         samples = read_wav(file.path, rate)
-        if len(samples) > length:
-            energy = np.concatenate([[0], np.cumsum(samples.astype(np.float64) ** 2)])
-            begin = int(np.argmax(energy[length:] - energy[:-length]))
-            samples = samples[begin : begin + length]
-        clip[: len(samples)] = samples
+        clip[:] = clip_of(samples, length)
+        if len(samples) > _LONGER * length:
+            longer.append(f"{file.name} with {len(samples) / rate:.3g} s")
+    if longer:
+        text = f"{len(longer)} of {counted(len(files), 'sound')} are longer than a clip, such as {longer[0]}"
+        text += f": only their loudest {length / rate:.3g} s are read; to read more, raise seconds"
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
     return clips
 
 

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from edgernn.errors import EdgernnError
 from edgernn.training.datasets.find import find_files
-from edgernn.training.formats import read_text
+from edgernn.training.formats import read_numbers
 from edgernn.training.tasks.base import Objective, Tally, Task
-from edgernn.training.tasks.parts import HELD_OUT, Array, Folds, finite, standardisation
+from edgernn.training.tasks.parts import HELD_OUT, Array, Folds, standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, Split
 
 FILES = ["train_FD001.txt", "test_FD001.txt", "RUL_FD001.txt"]
@@ -88,8 +88,8 @@ class RemainingLife(Folds, Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         paths = find_files(self.name, "cmapss-fd001", FILES, source)
-        engines, tested = (_engines(path, _table(path, _COLUMNS)) for path in paths[:2])
-        left = _table(paths[2], 1)[:, 0]
+        engines, tested = (_engines(path, read_numbers(path, _COLUMNS)) for path in paths[:2])
+        left = read_numbers(paths[2], 1)[:, 0].astype(np.float32)
         if len(left) != len(tested):
             raise EdgernnError(
                 f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)} lines; get the "
@@ -130,27 +130,6 @@ class RemainingLife(Folds, Task):
         return Sequences(torch.from_numpy(np.concatenate(x)), target, seed=seed)
 
 
-def _table(path: Path, columns: int) -> Array:
-    """Read a text file of `columns` numbers per line, separated by spaces, as (lines, columns) float32."""
-    rows = []
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not (cells := line.split()):
-            continue
-        if len(cells) != columns:
-            raise EdgernnError(
-                f"{path}: line {number}: expected {columns} numbers, got {len(cells)}; get the file again"
-            )
-        try:
-            rows.append([float(cell) for cell in cells])
-        except ValueError:
-            raise EdgernnError(
-                f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}; get the file again"
-            ) from None
-    if not rows:
-        raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get the file again")
-    return finite(str(path), np.array(rows)).numpy()
-
-
 def _engines(path: Path, table: Array) -> list[Array]:
     """Split the table of a file into an array (cycles, 24) for each engine, without the columns 0 and 1."""
     starts = np.flatnonzero(table[:, 1] == 1)
@@ -161,4 +140,4 @@ def _engines(path: Path, table: Array) -> list[Array]:
                 f"{path}: expected engines and their cycles numbered from 1, got other numbers at engine {i}; get "
                 "the file again"
             )
-    return [engine[:, 2:] for engine in engines]
+    return [engine[:, 2:].astype(np.float32) for engine in engines]

@@ -58,8 +58,9 @@ class ColumnSettings:
     - `label`: Column of the class of each row. Default: the one column named label or class, or the one of text.
     - `targets`: Columns of target numbers, separated by commas. Default: the one column named target, if any.
     - `sequence`: Column that tells the sequences of a file apart. Default: the one column named sequence or recording.
-    - `split_by`: Column of groups, such as persons or devices, which the split does not divide. Default: the one
-      column named group, person, subject, participant, patient or user.
+    - `split_by`: Column of groups, such as persons or devices, which the split does not divide; or a pattern of the
+      files' paths with {} for the name of the group, such as "{}_*" for anna_3.csv or "{}/*" for anna/3.csv. Default:
+      the one column named group, person, subject, participant, patient or user.
     - `features`: Channels, separated by commas. Default: all other columns of numbers, except those named label, class
       or target.
     """
@@ -106,7 +107,7 @@ def find_roles(
         "label": _listed(settings.label),
         "targets": _listed(settings.targets),
         "sequence": _listed(settings.sequence),
-        "split_by": _listed(settings.split_by),
+        "split_by": () if is_pattern(settings.split_by) else _listed(settings.split_by),
         "features": tuple(channels) if channels and table.has_names else _listed(settings.features),
     }
     for role, columns in chosen.items():
@@ -137,7 +138,7 @@ def find_roles(
         times = tuple(name for name in names if name in known)
         taken.update(dict.fromkeys(times, "time"))
     sequence = named("sequence") if table.has_names else ()
-    group = named("split_by") if table.has_names else ()
+    group = named("split_by") if table.has_names and not is_pattern(settings.split_by) else ()
     label, targets = chosen["label"], chosen["targets"]
     texts = [name for name in names if name not in taken and table.is_text(name)]
     if needs_target and not (label or targets):
@@ -160,7 +161,9 @@ def find_roles(
         # the target must not be an input, even if the task takes its targets from another place
         answers = _NAMES["label"] | _NAMES["targets"]
         features = tuple(
-            name for name in names if name not in taken and name not in texts and name.lower() not in answers
+            name
+            for name in names
+            if name not in taken and name not in texts and name.lower() not in answers and not table.is_empty(name)
         )
         if settings.time == AUTO and not (channels and table.has_names):
             rising = tuple(
@@ -173,12 +176,13 @@ def find_roles(
             times += rising
             features = tuple(name for name in features if name not in rising)
         if not features:
-            alone = f"columns of time alone ({some(times)})" if times else f"the columns {some(names)}"
-            hint = "they have the name of a time or rise from row to row; to train on them, set time=none"
-            raise EdgernnError(
-                f"{source}: expected channels, columns of numbers without another role, got {alone}"
-                + (f": {hint}" if times else "; add some")
-            )
+            got, hint = f"the columns {some(names)}", "; add some"
+            if times:
+                got = f"columns of time alone ({some(times)})"
+                hint = ": they have the name of a time or rise from row to row; to train on them, set time=none"
+            elif len(names) == 1:
+                hint = "; separate the cells by commas, semicolons or tabs"
+            raise EdgernnError(f"{source}: expected channels, columns of numbers without another role, got {got}{hint}")
     used = {*features, *times, *label, *targets, *sequence, *group}
     return Roles(
         features,
@@ -190,6 +194,11 @@ def find_roles(
         group[0] if group else None,
         tuple(name for name in names if name not in used),
     )
+
+
+def is_pattern(split_by: str | None) -> bool:
+    """True if the setting `split_by` is a pattern of paths, not a column."""
+    return split_by is not None and "{}" in split_by
 
 
 def _listed(words: str | None) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class Batch:
     step, if `per_step` is true. lengths (B,) int64 are the numbers of steps of the sequences, of which the longest has
     T; None: all have T. Later steps are padding, with x = 0. Targets to ignore, as those of padding, are -1 if they are
     labels, and NaN if they are numbers. background (T, B) is True at steps at which nothing happens, such as silence;
-    None: no step is marked.
+    None: no step is marked. With `energies`, x has mel energies in place of samples (`LogMel.on_energies`).
     """
 
     x: Tensor
@@ -39,6 +39,7 @@ class Batch:
     per_step: bool = field(default=False, kw_only=True)
     lengths: Tensor | None = field(default=None, kw_only=True)
     background: Tensor | None = field(default=None, kw_only=True)
+    energies: bool = field(default=False, kw_only=True)
 
     def to(self, device: str) -> Self:
         lengths, background = (None if t is None else t.to(device) for t in (self.lengths, self.background))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of word detection in long recordings: hits, misses, wrong words, false alarms, and skipped neuron updates."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -218,8 +218,8 @@ def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
 
     Args:
         path: The image file to write.
-        curve: Dict with the lists missed, wrong (shares of the words, from 0 to 1) and false_alarms_an_hour, which have
-            one value per detection threshold, as `Heard.curve` returns it.
+        curve: Dict with the lists missed, maybe wrong (shares of the words, from 0 to 1) and false_alarms_an_hour,
+            which have one value per detection threshold, as `Heard.curve` returns it.
         hours: Length of the recordings in hours. The axis of false alarms is linear below 1 / hours, else logarithmic.
     """
     from matplotlib.figure import Figure
@@ -228,6 +228,8 @@ def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
     ax = figure.subplots()
     alarms = curve["false_alarms_an_hour"]
     for name, style in (("missed", "-"), ("wrong", "--")):
+        if name not in curve:
+            continue
         ax.plot(alarms, [100 * share for share in curve[name]], style, color="black", linewidth=1.2, label=name)
     # less than one false alarm in the whole room cannot be told from none
     ax.set_xscale("symlog", linthresh=max(1 / hours, 1e-3))
@@ -236,4 +238,33 @@ def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
     ax.set_xlabel(f"false alarms an hour, in {hours:.3g} h of audio")
     ax.set_ylabel("words, %")
     ax.legend(frameon=False, fontsize="small")
+    save(figure, path)
+
+
+def score_picture(
+    path: Path, rows: Mapping[str, Array], spans: Sequence[tuple[float, float]], step: float, threshold: float
+) -> None:
+    """Draw the average probability of a word over time.
+
+    Args:
+        path: The image file to write.
+        rows: Dict from a title to the averages (T,) that are drawn under it.
+        spans: Begin and end in seconds of each time at which the word should be detected, in the first row.
+        step: Seconds of a step.
+        threshold: Threshold of the detection.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.7 * len(rows)), layout="constrained")
+    for i, (title, averages) in enumerate(rows.items()):
+        ax = figure.add_subplot(len(rows), 1, i + 1)
+        for begin, end in () if i else spans:
+            ax.axvspan(begin, end, color="0.85", linewidth=0)
+        ax.plot(step * np.arange(1, len(averages) + 1), averages, color="black", linewidth=0.8)
+        ax.axhline(threshold, color="0.5", linestyle="--", linewidth=0.8)
+        ax.set_xlim(0, step * len(averages))
+        ax.set_ylim(0, 1.02)
+        ax.set_title(title, fontsize="small", loc="left")
+        ax.set_ylabel("probability")
+    ax.set_xlabel("s")
     save(figure, path)

@@ -16,9 +16,19 @@ from torch import Tensor
 
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, counted, some
-from edgernn.runtime.csv_table import TimeNames
+from edgernn.runtime.csv_table import Dialect, TimeNames
 from edgernn.runtime.input_check import warn_of_rounding
-from edgernn.runtime.timeline import IGNORED, OTHER_RATE, Recording, missing_gap, padded, rows_of_sequences
+from edgernn.runtime.timeline import (
+    IGNORED,
+    OTHER_RATE,
+    Recording,
+    first_without_time,
+    missing_gap,
+    padded,
+    rows_of_sequences,
+    warn_of_jumps,
+    warn_of_short,
+)
 from edgernn.settings import Expected
 from edgernn.training.formats.tables import CSV, PARQUET, Table, read_tables
 from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_folders, sorted_names
@@ -26,12 +36,13 @@ from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import (
     HELD_OUT,
     check_apart,
-    split_units,
+    groups_of,
     standardisation,
     visible,
+    warn_of_copies,
     warn_of_left_out,
 )
-from edgernn.training.tasks.roles import AUTO, ColumnSettings, Roles, find_roles
+from edgernn.training.tasks.roles import AUTO, ColumnSettings, Roles, find_roles, is_pattern
 
 SEQUENCE, STEP = "sequence", "step"
 _PARTS = ("train", "validation", "test")
@@ -114,12 +125,18 @@ class Tables(ColumnSettings, OwnData):
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         files = self._files(source)
         paths = [path for part in files.values() for path in part.paths]
+        # refuses files above the memory, before they are hashed
         table = read_tables(source, paths)
+        used = [*paths, *(path for part in files.values() for path in part.by_file)]
+        self.fingerprint = fingerprint(source.parent if source.is_file() else source, used)
         if self.reading is not None and not table.has_names and len(self.reading["columns"]) == len(table.names):
             # of a trained model, by place
             frame = table.frame.rename(dict(zip(table.names, self.reading["columns"], strict=True)))
             table = replace(table, frame=frame, has_names=self.channels is not None)
         in_files = all(part.labels is not None or part.targets is not None for part in files.values())
+        if self._seed is None and self.split_by not in table.names:
+            # new data are not split
+            self.split_by = None
         roles = find_roles(
             source,
             table,
@@ -142,6 +159,7 @@ class Tables(ColumnSettings, OwnData):
             "channels": list(roles.features),
             "time": roles.time,
             "sequence": roles.sequence,
+            "targets": list(roles.targets),
             "rate": self.resample,
             "measured": rates[len(rates) // 2] if rates else None,
             "gap": self.gap,
@@ -149,9 +167,17 @@ class Tables(ColumnSettings, OwnData):
             "stride": self.stride,
             "missing": self._imputes,
         }
+        if self.resample is not None and self.gap is None and not self._imputes:
+            warn_of_jumps(str(source), recordings)
         recordings = self._pieces(recordings)
         if self._seed is not None:
-            recordings = self._drawn(source, recordings, roles.group or "recording")
+            pattern = self.split_by if is_pattern(self.split_by) else None
+            recordings = self._drawn(source, recordings, pattern or roles.group or "recording")
+            names = [f"{recording.name} ({recording.part})" for recording in recordings]
+            parts = [recording.part for recording in recordings]
+            warn_of_copies(source, "numbers", (recording.x for recording in recordings), parts, names)
+        if self.window is not None:
+            warn_of_short(str(source), self.window, [(r.name, len(r)) for r in recordings])
         if self.label_by == AUTO:
             self.label_by = STEP if self.window is None and any(r.changes for r in recordings) else SEQUENCE
         self.summary = self._said(source, table, roles, rates, recordings)
@@ -183,12 +209,10 @@ class Tables(ColumnSettings, OwnData):
     def _files(self, source: Path) -> dict[str, Files]:
         """List the tables of each part."""
         if source.is_file():
-            self.fingerprint = fingerprint(source.parent, [source])
             return {"train": Files(source.parent, [source], [])}
         in_columns = self.predict == NEXT or self.label is not None or self.targets is not None
         files = {part: list_files(folder, in_columns=in_columns) for part, folder in part_folders(source).items()}
         used = [path for part in files.values() for path in (*part.paths, *part.by_file)]
-        self.fingerprint = fingerprint(source, used)
         warn_of_left_out(source, set(visible(source)) - set(used), f"{CSV} and {PARQUET}")
         kinds = {part: part_files.kind for part, part_files in files.items()}
         if other := [part for part, kind in kinds.items() if kind != kinds["train"]]:
@@ -211,21 +235,25 @@ class Tables(ColumnSettings, OwnData):
                 f"time=COLUMN, or leave {setting} out"
             )
         if seconds is None and roles.time is not None and (self.resample or self.gap or self._imputes):
-            example = table.text(roles.time)[0]
+            cells = table.text(roles.time).to_list()
+            row = first_without_time(f"{source}: {roles.time}", cells, Dialect().number)
             raise EdgernnError(
-                f"{table.place(0, roles.time)}: expected seconds, or dates and times such as 2026-01-31 12:00:00.5, "
-                f"got {example!r:.40}; convert the column"
+                f"{table.place(row, roles.time)}: expected seconds, or dates and times such as 2026-01-31 12:00:00.5, "
+                f"got {cells[row] or ''!r:.40}; correct it, or convert the column"
             )
         groups = None if roles.group is None else _names(table, roles.group)
+        pattern = self.split_by if self._seed is not None and is_pattern(self.split_by) else None
         ids = None if roles.sequence is None else _names(table, roles.sequence)
         parts = [part for part, part_files in files.items() for _ in part_files.paths]
+        names = [path.relative_to(source).as_posix() if source.is_dir() else path.name for path in table.paths]
+        persons = groups_of(pattern, names) if pattern else None
         recordings = []
         for file, (begin, end) in enumerate(pairwise(table.begins)):
-            path = table.paths[file]
-            name = path.relative_to(source).as_posix() if source.is_dir() else path.name
+            name = names[file]
             for own, rows in rows_of_sequences(begin, end, ids):
                 title = name if own is None else own if len(table.paths) == 1 else f"{name}: {own}"
                 group = title if groups is None else groups[rows[0]]
+                group = group if persons is None else persons[file]
                 if groups is not None and (other := [row for row in rows if groups[row] != group]):
                     raise EdgernnError(
                         f"{table.place(other[0], roles.group)}: expected the {roles.group} {group!r} as in the other "
@@ -340,17 +368,8 @@ class Tables(ColumnSettings, OwnData):
         for r in recordings:
             if r.part == "train" and self.classes is not None and r.y is not None:
                 classes[r.group].update(np.unique(r.y[r.y != IGNORED]).tolist())
-        remaining, seed = list(names), self._seed or 0
-        if self.folds is not None and "test" in missing:
-            remaining, test = split_units(remaining, [held_out], 0, classes)
-            part_of |= dict.fromkeys(test, "test")
-        elif self.folds is None and missing:
-            remaining, *held = split_units(remaining, [held_out] * len(missing), seed, classes)
-            for part, chosen in zip(missing, held, strict=True):
-                part_of |= dict.fromkeys(chosen, part)
-        if self.folds is not None and "validation" in missing:
-            _, chosen_indices = self.split_groups(source, len(remaining), HELD_OUT, seed)
-            part_of |= {remaining[i]: "validation" for i in chosen_indices}
+        drawn = self.draw(source, names, missing, self._seed or 0, classes)
+        part_of |= {name: part for part, chosen in drawn.items() for name in chosen}
         self.division = {"by": by, **{part: [n for n in part_of if part_of[n] == part] for part in _PARTS}}
         return [replace(r, part=part_of[r.group]) for r in recordings]
 

@@ -50,6 +50,24 @@ struct ColumnScratch {
   }
 };
 
+// The packed weights of a layer.
+struct ColumnWeights {
+  float* thresholds;    // for x and for h
+  GateGroup* groups;    // those of `rest`
+  DenseWeights* rest;   // for a step that starts from the sums of the products with x and h
+  void* all;            // DenseWeights
+  std::uint64_t bytes;  // but for `all`
+
+  explicit ColumnWeights(void* base) {
+    Arena arena(base);
+    thresholds = arena.Allocate<float>(2);
+    groups = arena.Allocate<GateGroup>(2);
+    rest = arena.Allocate<DenseWeights>(1);
+    bytes = arena.used();
+    all = arena.Allocate(0);
+  }
+};
+
 // A part of a step, Mid or Update: the kept sums of its gates, and the products that update them.
 struct ColumnGroup {
   const GroupWeights& weights;
@@ -206,7 +224,7 @@ struct ColumnDriver {
   }
 
   [[gnu::cold]] static std::uint64_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
-    return DenseDriver::PackedBytes(kernel, InFloat32(sizes)) + kAlignment;
+    return ColumnWeights(nullptr).bytes + DenseDriver::PackedBytes(kernel, InFloat32(sizes));
   }
 
   static std::uint64_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes,
@@ -216,13 +234,18 @@ struct ColumnDriver {
 
   static std::uint64_t KeptBytes(const Kernel&, const LayerSizes&, std::int64_t) { return 0; }
 
-  // The thresholds come first in packed memory.
   [[gnu::cold]] static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
                                  void* packed) {
-    float* const thresholds = static_cast<float*>(packed);
-    for (int i = 0; i < 2; ++i) thresholds[i] = from.rule[i][0];
-    DenseWeights(*kernel.cell, InFloat32(sizes), static_cast<char*>(packed) + kAlignment)
-        .Pack(*kernel.cell, InFloat32(sizes), from, false);
+    const CellKernel& cell = *kernel.cell;
+    const ColumnWeights to(packed);
+    for (int i = 0; i < 2; ++i) to.thresholds[i] = from.rule[i][0];
+    const DenseWeights all(cell, InFloat32(sizes), to.all);
+    all.Pack(cell, InFloat32(sizes), from, false);
+    to.groups[0] = WithoutSums(cell.mid_gates);
+    to.groups[1] = WithoutSums(cell.update_gates);
+    *to.rest = all;
+    to.rest->mid.group = &to.groups[0];
+    to.rest->update.group = &to.groups[1];
   }
 
   // The gates of a group without h: a step then starts from sums, and adds the other terms.
@@ -243,16 +266,11 @@ struct ColumnDriver {
     const CellKernel& cell = *kernel.cell;
     const LayerSizes sizes = InFloat32(typed);
     const std::int64_t hidden = sizes.hidden, wide = PadToLanes(hidden), batch = call.batch;
-    const DenseWeights weights(cell, sizes,
-                               const_cast<char*>(static_cast<const char*>(packed)) + kAlignment);
-    const GateGroup rest_mid = WithoutSums(cell.mid_gates);
-    const GateGroup rest_update = WithoutSums(cell.update_gates);
-    DenseWeights rest = weights;
-    rest.mid.group = &rest_mid;
-    rest.update.group = &rest_update;
+    const ColumnWeights from(const_cast<void*>(packed));
+    const DenseWeights& weights = DenseWeights::In(from.all);
     const CallParams params(cell, weights.params, call.length);
     ColumnScratch scratch(cell, sizes, call.steps, batch, base);
-    ColumnRun<Rule> run{cell, sizes, weights, call, static_cast<const float*>(packed), scratch};
+    ColumnRun<Rule> run{cell, sizes, weights, call, from.thresholds, scratch};
     DenseScratch& dense = scratch.dense;
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, hidden, dense.state[s]);
@@ -266,7 +284,7 @@ struct ColumnDriver {
       call.macs[b] = call.steps * run.WholeMacs();
     }
     const std::int64_t x_macs = run.ReadMacs(kX), h_macs = run.ReadMacs(kH);
-    DenseStep step(cell, sizes, rest, params.at(), &dense);
+    DenseStep step(cell, sizes, *from.rest, params.at(), &dense);
     std::int64_t count = 0;
     for (std::int64_t t = 0; t < call.steps; ++t) {
       const std::int64_t row = t % dense.chunk * batch;

@@ -8,7 +8,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The packed weights of a layer.
+// The packed weights of a layer. They begin with this list of their parts.
 struct DenseWeights {
   GroupWeights mid;     // gates marked kMid
   GroupWeights update;  // all other gates
@@ -18,11 +18,17 @@ struct DenseWeights {
 
   DenseWeights(const CellTable& cell, const LayerSizes& sizes, void* base) {
     Arena arena(base);
+    DenseWeights* const list = arena.Allocate<DenseWeights>(1);
     mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, false, &arena);
     update.Allocate(cell, cell.update_gates, sizes.hidden, sizes, false, &arena);
     q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
+    if (list != nullptr) *list = *this;
+  }
+
+  static const DenseWeights& In(const void* packed) {
+    return *static_cast<const DenseWeights*>(packed);
   }
 
   void Pack(const CellKernel& cell, const LayerSizes& sizes, const Weights& from,
@@ -199,7 +205,7 @@ struct DenseDriver {
                   const Call& call, void* base) {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden, batch = call.batch;
-    const DenseWeights weights(cell, sizes, const_cast<void*>(packed));
+    const DenseWeights& weights = DenseWeights::In(packed);
     const CallParams params(cell, weights.params, call.length);
     DenseScratch scratch(cell, sizes, call.steps, batch, base);
     for (int s = 0; s < cell.states; ++s) {

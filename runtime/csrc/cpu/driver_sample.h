@@ -238,7 +238,7 @@ struct SampleDriver {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden, padded = PadToLanes(hidden), batch = call.batch;
     const SampleWeights rule(kSpec, cell, sizes, const_cast<void*>(packed));
-    const DenseWeights weights(cell, sizes, rule.dense);
+    const DenseWeights& weights = DenseWeights::In(rule.dense);
     const CallParams params(cell, weights.params, call.length);
     SampleScratch scratch(kSpec, cell, sizes, batch, base);
     DenseScratch dense(cell, sizes, 1, batch, scratch.dense);

@@ -345,7 +345,7 @@ struct SparseDriver {
                   const Call& call, void* base) {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t batch = call.batch;
-    const SparseWeights weights(kernel, sizes, const_cast<void*>(packed));
+    const SparseWeights& weights = SparseWeights::In(packed);
     const CallParams params(cell, weights.params, call.length);
     SparseScratch scratch(kernel, sizes, call.steps, batch, base);
     std::memset(base, 0, scratch.zeroed_bytes);

@@ -10,6 +10,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
+// The packed weights of a layer. They begin with this list of their parts.
 struct SparseWeights {
   // Measured: the fixed cost of W x of the gates marked kMid, in columns of a product.
   static constexpr std::int64_t kMidOverhead = 10;
@@ -35,6 +36,7 @@ struct SparseWeights {
   SparseWeights(const Kernel& kernel, const LayerSizes& sizes, void* base) {
     const CellTable& cell = *kernel.cell;
     Arena arena(base);
+    SparseWeights* const list = arena.Allocate<SparseWeights>(1);
     rule = arena.Allocate<char>(static_cast<std::int64_t>(kernel.selector->packed_bytes(sizes)));
     rows = arena.Allocate(RowBytes(cell, sizes));
     reads_state =
@@ -54,6 +56,11 @@ struct SparseWeights {
                    true, &arena);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
+    if (list != nullptr) *list = *this;
+  }
+
+  static const SparseWeights& In(const void* packed) {
+    return *static_cast<const SparseWeights*>(packed);
   }
 
   RowWeights Rows(bool starts_from_x) const {

@@ -93,6 +93,14 @@ struct TileSums {
   }
 };
 
+// The index of a vector of a tile's weights in column 0. A tile may have several panels of
+// `vectors` vectors each: to read memory at several places at once is faster.
+template <int kCount>
+[[gnu::always_inline]] inline std::int64_t WeightIndex(int block, int gate, std::int64_t vectors) {
+  constexpr int kPanel = static_cast<int>(LargestPanel(kCount));
+  return block / kPanel * vectors + block % kPanel * kCount + gate;
+}
+
 // Computes to = from + the product, for a tile of MB rows and NB blocks. Not inlined, as the loop
 // needs all registers.
 template <int kCount, int MB, int NB>
@@ -104,6 +112,7 @@ template <int kCount, int MB, int NB>
   const float* w =
       static_cast<const float*>(product.w) + PackedOffset(panel, block, 0, kCount, product.depth);
   const std::int64_t step = panel.size * kCount * kLanes;
+  const std::int64_t vectors = panel.size * kCount * product.depth;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
   sums.ReadAll(p);
@@ -112,15 +121,23 @@ template <int kCount, int MB, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        const Vec weight = Load(w + (j * kCount + g) * kLanes);
+        Vec weight = Load(w + WeightIndex<kCount>(j, g, vectors) * kLanes);
+        if (MB > 1 && kCount * MB * NB + MB < kRegisters) KeepInRegister(weight);
 #pragma GCC unroll 16
         for (int i = 0; i < MB; ++i) p[i][j][g] = p[i][j][g] + weight * a[i * stride + k];
       }
     }
   }
   if constexpr (MB == 1) {
-    // loads the next panel while the caller uses these sums
-    for (int line = 0; line < kPrefetchLines; ++line) __builtin_prefetch(w + line * kLineFloats);
+    // loads the next panels while the caller uses these sums
+    constexpr int kPanels =
+        NB < LargestPanel(kCount) ? 1 : NB / static_cast<int>(LargestPanel(kCount));
+    const float* next = w + (kPanels * vectors * kLanes - step * columns);
+    for (int i = 0; i < kPanels; ++i, next += vectors * kLanes) {
+      for (int line = 0; line < kPrefetchLines / kPanels; ++line) {
+        __builtin_prefetch(next + line * kLineFloats);
+      }
+    }
   }
   sums.WriteAll(p);
 }
@@ -135,6 +152,7 @@ template <int kCount, int MB, int NB>
   const float* w = static_cast<const float*>(product.w) +
                    PackedOffset(panel, block, 0, kCount, Words(product.depth, 2));
   const std::int64_t step = panel.size * kCount * kLanes;
+  const std::int64_t vectors = panel.size * kCount * Words(product.depth, 2);
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
   sums.ReadAll(p);
@@ -143,7 +161,8 @@ template <int kCount, int MB, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        const Bfloat16Pair weights = LoadBfloat16Pair(w + (j * kCount + g) * kLanes);
+        const Bfloat16Pair weights =
+            LoadBfloat16Pair(w + WeightIndex<kCount>(j, g, vectors) * kLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < MB; ++i) {
           p[i][j][g] = p[i][j][g] + weights.first * a[i * stride + k];
@@ -174,6 +193,7 @@ template <int kCount, int MB, int NB, bool kDots>
       static_cast<const std::int8_t*>(product.w) +
       Bytes::kColumns * PackedOffset(panel, block, 0, kCount, depth_words);
   const std::int64_t step = panel.size * kCount * kWide;
+  const std::int64_t vectors = panel.size * kCount * depth_words;
   Vec::Bits p[MB][NB][kCount] = {};
 #pragma GCC unroll 2
   for (int pass = 0; pass < Bytes::kPasses; ++pass) {
@@ -187,7 +207,7 @@ template <int kCount, int MB, int NB, bool kDots>
       for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
         for (int g = 0; g < kCount; ++g) {
-          const auto weights = Bytes::Load(w + (j * kCount + g) * kWide);
+          const auto weights = Bytes::Load(w + WeightIndex<kCount>(j, g, vectors) * kWide);
 #pragma GCC unroll 16
           for (int i = 0; i < MB; ++i) {
             const auto factor = Bytes::Fill(a + i * stride + Bytes::kColumns * k, pass);

@@ -73,6 +73,7 @@ template <int kCount, int NB>
   const float* const w =
       static_cast<const float*>(product.w) + PackedOffset(panel, block, 0, kCount, product.depth);
   const std::int64_t step = panel.size * kCount * kLanes;
+  const std::int64_t vectors = panel.size * kCount * product.depth;
   Vec p[NB][kCount] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t k = list[i];
@@ -82,7 +83,7 @@ template <int kCount, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        p[j][g] = p[j][g] + Load(column + (j * kCount + g) * kLanes) * value;
+        p[j][g] = p[j][g] + Load(column + WeightIndex<kCount>(j, g, vectors) * kLanes) * value;
       }
     }
   }

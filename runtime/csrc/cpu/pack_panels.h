@@ -41,14 +41,15 @@ struct TileShape {
   int blocks;
 };
 
-// The largest tile whose sums, of this number of gates, fit in registers.
-inline TileShape FitTile(int gates, std::int64_t rows) {
+// The largest tile of at most `rows` rows whose sums, of this number of gates, fit in registers.
+constexpr TileShape FitTile(int gates, std::int64_t rows) {
   TileShape shape{0, 0};
   const int sums = rows == 1 ? kRowSums : kTileSums;
-  if (rows > 1) shape.rows = gates * 4 <= kTileSums ? 2 : 1;
-  while (shape.blocks + 1 < kTileSizes && gates << (shape.rows + shape.blocks + 1) <= sums) {
-    ++shape.blocks;
-  }
+  const auto fits = [&](int size) {
+    return size + 1 < kTileSizes && gates << (shape.rows + shape.blocks + 1) <= sums;
+  };
+  while (2 << shape.rows <= rows && fits(shape.rows)) ++shape.rows;
+  while (fits(shape.blocks)) ++shape.blocks;
   return shape;
 }
 
@@ -67,7 +68,9 @@ struct Panel {
   }
 };
 
-inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(gates, 1).blocks; }
+constexpr std::int64_t LargestPanel(int gates) {
+  return std::int64_t{1} << FitTile(gates, 1 << kTileSizes).blocks;
+}
 
 // The offset of a block's first lane in packed weights, for column k and gate 0.
 [[gnu::always_inline]] inline std::int64_t PackedOffset(const Panel& panel, std::int64_t block,

@@ -1,81 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the steps of a graph, which may be damaged or malicious, and prepares them.
+// Prepares the steps of a graph, which may be damaged or malicious; step_reader.h checks them.
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <utility>
 
 #include "graph/fourier_tables.h"
 #include "graph/graph.h"
+#include "graph/merge_loops.h"
 #include "graph/run_steps.h"
+#include "graph/step_reader.h"
 #include "program/check_cell.h"
 #include "program/program_step.h"
 
 namespace edgernn {
 namespace {
 
-// Largest size of a value, count of a loop and stride: products of two, times a batch, do not
-// overflow 64 bits, and sums of a few neither.
-constexpr std::int64_t kMost = std::int64_t{1} << 28;
 constexpr std::int64_t kMaxMoveLoops = 6;
 
 constexpr const char* kStepNames[kStepCodes] = {"move",    "linear", "depthwise", "recurrent",
                                                 "program", "reduce", "gather",    "fourier"};
-
-std::string Range(std::int64_t least, std::int64_t most) {
-  if (most < least) return "none";
-  return std::to_string(least) + (most > least ? " to " + std::to_string(most) : "");
-}
-
-// A value and an offset in it.
-struct Operand {
-  std::int64_t value;
-  std::int64_t offset;
-};
-
-// A loop over an operand.
-struct Stride {
-  std::int64_t count;
-  std::int64_t stride;
-};
-
-// A loop over several operands.
-struct SharedLoop {
-  std::int64_t count;
-  std::vector<std::int64_t> strides;
-};
-
-// Leaves out loops that run once, and merges neighbouring loops that step evenly through all
-// operands.
-std::vector<SharedLoop> Merge(const std::vector<SharedLoop>& loops) {
-  std::vector<SharedLoop> merged;
-  for (const SharedLoop& loop : loops) {
-    if (loop.count == 1) continue;
-    bool even = !merged.empty();
-    for (std::size_t i = 0; even && i < loop.strides.size(); ++i) {
-      even = merged.back().strides[i] == loop.count * loop.strides[i];
-    }
-    if (even) {
-      merged.back() = {merged.back().count * loop.count, loop.strides};
-    } else {
-      merged.push_back(loop);
-    }
-  }
-  return merged;
-}
-
-std::vector<CopyLoop> MergeCopies(const std::vector<CopyLoop>& loops) {
-  std::vector<SharedLoop> shared;
-  for (const CopyLoop& loop : loops) shared.push_back({loop.count, {loop.from, loop.to}});
-  std::vector<CopyLoop> merged;
-  for (const SharedLoop& loop : Merge(shared)) {
-    merged.push_back({loop.count, loop.strides[0], loop.strides[1]});
-  }
-  return merged;
-}
 
 template <class Number>
 Number* CopyList(const std::vector<Number>& list, Arena* arena) {
@@ -84,27 +32,59 @@ Number* CopyList(const std::vector<Number>& list, Arena* arena) {
   return to;
 }
 
-class GraphBuilder {
+class GraphBuilder : StepReader {
  public:
-  GraphBuilder(const GraphSource& source, const KernelTable& table, std::int64_t batch,
+  GraphBuilder(const GraphSource& source, const KernelTable& table,
                const std::vector<float*>& states, Arena* arena, std::string* error)
-      : source_(source), table_(table), batch_(batch), arena_(*arena), error_(*error) {
-    const std::int64_t floats = source.arena * batch;
-    float* const buffers = arena->Allocate<float>(floats);
-    if (buffers != nullptr) {
-      std::memset(buffers, 0, static_cast<std::size_t>(floats) * sizeof(float));
+      : StepReader(source, error), table_(table), states_(states), arena_(*arena) {}
+
+  bool Build(std::int64_t batch, Graph* graph) {
+    const std::int64_t streams = FindStreams(batch), all = batch / streams * streams;
+    const std::int64_t floats = source_.arena * streams;
+    arena_streams_ = streams;
+    buffers_ = arena_.Allocate<float>(floats);
+    if (buffers_ != nullptr) {
+      std::memset(buffers_, 0, static_cast<std::size_t>(floats) * sizeof(float));
     }
-    std::size_t state = 0;
-    for (const GraphValue& value : source.values) {
-      float* at = nullptr;
-      const bool in_arena = ValueKind{value.kind} == ValueKind::kArena;
-      if (in_arena && buffers != nullptr) at = buffers + value.offset * batch;
-      if (ValueKind{value.kind} == ValueKind::kState) at = states[state++];
-      memory_.push_back(at);
+    *graph = {};
+    if (source_.features >= 0) {
+      graph->bands = source_.values[static_cast<std::size_t>(source_.features)].size;
+      graph->features = features_ = arena_.Allocate<float>(batch * graph->bands);
+      // an app may read them before the first step
+      if (features_ != nullptr) {
+        std::memset(features_, 0, static_cast<std::size_t>(batch * graph->bands) * sizeof(float));
+      }
     }
+    graph->groups[0] = {nullptr, 0, batch / streams, streams, 0};
+    graph->groups[1] = {nullptr, 0, batch > all ? 1 : 0, batch - all, all};
+    for (StreamGroups& groups : graph->groups) {
+      if (groups.count > 0 && !BuildGroups(&groups)) return false;
+    }
+    graph->input = source_.input;
+    graph->output = source_.output;
+    graph->neurons = neurons_;
+    graph->updates = source_.updates;
+    graph->macs = source_.macs;
+    graph->scratch_bytes = scratch_bytes_;
+    graph->skips = skips_;
+    return true;
   }
 
-  bool Build(Graph* graph) {
+ private:
+  // The number of streams of a group: so many that their arena stays in the cache, but at least
+  // kLeastStreams, which share each weight that is read.
+  std::int64_t FindStreams(std::int64_t batch) const {
+    constexpr std::int64_t kCachedFloats = 1 << 15, kLeastStreams = 4;
+    const std::int64_t fit = kCachedFloats / std::max(source_.arena, std::int64_t{1});
+    return std::min(batch, std::max(fit / kLeastStreams * kLeastStreams, kLeastStreams));
+  }
+
+  bool BuildGroups(StreamGroups* groups) {
+    batch_ = groups->streams;
+    group_count_ = groups->count;
+    neurons_ = 0;
+    PlaceValues(groups->first);
+    steps_.clear();
     const std::vector<std::int32_t>& ints = source_.steps;
     std::size_t next = 0;
     while (next < ints.size()) {
@@ -122,175 +102,46 @@ class GraphBuilder {
         return RefuseRange("arguments", length - (end_ - at_), length - (end_ - at_), length);
       next += 2 + static_cast<std::size_t>(length);
     }
-    graph->step_count = static_cast<std::int64_t>(steps_.size());
-    graph->steps = CopyList(steps_, &arena_);
-    graph->neurons = neurons_;
-    graph->updates = source_.updates;
-    graph->macs = source_.macs;
-    graph->scratch_bytes = scratch_bytes_;
-    graph->skips = skips_;
+    groups->step_count = static_cast<std::int64_t>(steps_.size());
+    groups->steps = CopyList(steps_, &arena_);
     return true;
   }
 
- private:
-  // Sets the error and returns false.
-  [[gnu::noinline, gnu::cold]] bool Refuse(const char* name, const std::string& expected,
-                                           const std::string& got) {
-    error_ = step_ + ": " + name + ": expected " + expected + ", got " + got;
-    return false;
-  }
-
-  [[gnu::noinline, gnu::cold]] bool Refuse(const char* name, const char* expected,
-                                           std::int64_t got) {
-    return Refuse(name, expected, std::to_string(got));
-  }
-
-  [[gnu::noinline, gnu::cold]] bool RefuseRange(const char* name, std::int64_t least,
-                                                std::int64_t most, std::int64_t got) {
-    return Refuse(name, Range(least, most), std::to_string(got));
-  }
-
-  // Reads the next argument.
-  bool Read(const char* name, std::int64_t least, std::int64_t most, std::int64_t* to) {
-    if (at_ == end_) return Refuse(name, "a number", "no more arguments");
-    *to = *at_++;
-    return (*to >= least && *to <= most) || RefuseRange(name, least, most, *to);
-  }
-
-  bool ReadCount(const char* name, std::int64_t* to) { return Read(name, 1, kMost, to); }
-  bool ReadStride(const char* name, std::int64_t* to) { return Read(name, -kMost, kMost, to); }
-
-  bool ReadOperand(const char* name, Operand* to) {
-    const auto values = static_cast<std::int64_t>(source_.values.size());
-    return Read(name, 0, values - 1, &to->value) && Read("offset", 0, kMost, &to->offset);
-  }
-
-  // Reads the place of results, which is no constant and no input.
-  bool ReadResult(const char* name, Operand* to) {
-    if (!ReadOperand(name, to)) return false;
-    const ValueKind kind{ValueOf(*to).kind};
-    return (kind != ValueKind::kConstant && kind != ValueKind::kInput) ||
-           Refuse(name, "a value that steps may write", "a constant or an input");
-  }
-
-  // Reads the place of a layer's output, or -1 for none.
-  bool ReadOutput(Operand* to) {
-    if (at_ == end_ || *at_ != -1) return ReadResult("to", to);
-    ++at_;
-    to->value = -1;
-    return Read("offset", 0, 0, &to->offset);
-  }
-
-  // Reads the index of a tensor with this number of axes.
-  bool ReadTensor(const char* name, std::size_t axes, const Tensor** to) {
-    std::int64_t index;
-    if (!Read(name, 0, static_cast<std::int64_t>(source_.tensors.size()) - 1, &index)) return false;
-    *to = &source_.tensors[static_cast<std::size_t>(index)];
-    return (*to)->shape.size() == axes ||
-           Refuse(name, std::to_string(axes) + " axes", Print((*to)->shape));
-  }
-
-  // Reads the index of a vector of this size, or -1 for none, for which *to becomes null.
-  bool ReadOptionalVector(const char* name, std::int64_t size, const Tensor** to) {
-    *to = nullptr;
-    if (at_ != end_ && *at_ == -1) {
-      ++at_;
-      return true;
-    }
-    return ReadTensor(name, 1, to) &&
-           ((*to)->shape[0] == size || Refuse(name, Print(Shape{size}), Print((*to)->shape)));
-  }
-
-  // Reads two loops over rows, after a loop over streams.
-  bool ReadRows(const Operand& from, const Operand& to, std::vector<CopyLoop>* loops) {
-    *loops = {Streams(from, to)};
-    for (int i = 0; i < 2; ++i) {
-      CopyLoop loop;
-      if (!ReadCount("rows", &loop.count) || !ReadStride("stride of from", &loop.from) ||
-          !ReadStride("stride of to", &loop.to)) {
-        return false;
+  // Finds the memory of the values of groups from the stream `first` on.
+  void PlaceValues(std::int64_t first) {
+    memory_.resize(source_.values.size());
+    auto state = states_.begin();
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      const GraphValue& value = source_.values[i];
+      if (static_cast<std::int64_t>(i) == source_.features) {
+        memory_[i] = features_ == nullptr ? nullptr : features_ + first * value.size;
+      } else if (ValueKind{value.kind} == ValueKind::kArena && buffers_ != nullptr) {
+        memory_[i] = buffers_ + value.offset * arena_streams_;
+      } else if (ValueKind{value.kind} == ValueKind::kState) {
+        float* const at = *state++;
+        memory_[i] = at == nullptr ? nullptr : at + first * value.size;
       }
-      loops->push_back(loop);
     }
-    return true;
-  }
-
-  const GraphValue& ValueOf(const Operand& operand) const {
-    return source_.values[static_cast<std::size_t>(operand.value)];
-  }
-
-  // The stride from stream to stream.
-  std::int64_t StreamStride(const Operand& operand) const {
-    const GraphValue& value = ValueOf(operand);
-    switch (ValueKind{value.kind}) {
-      case ValueKind::kConstant:
-        return 0;
-      case ValueKind::kInput:
-        return source_.input;
-      case ValueKind::kOutput:
-        return source_.output;
-      default:
-        return value.size;
-    }
-  }
-
-  CopyLoop Streams(const Operand& from, const Operand& to) const {
-    return {batch_, StreamStride(from), StreamStride(to)};
-  }
-
-  // Fails if an operand of a stream reaches beyond its value. Strides are those of a stream.
-  bool CheckRange(const char* name, const Operand& operand, const std::vector<Stride>& loops) {
-    std::int64_t first = operand.offset, last = operand.offset;
-    for (const Stride& loop : loops) {
-      std::int64_t& end = loop.stride < 0 ? first : last;
-      end += (loop.count - 1) * loop.stride;
-    }
-    const std::int64_t size = ValueOf(operand).size;
-    return (first >= 0 && last < size) || Refuse(name,
-                                                 "numbers 0 to " + std::to_string(size - 1) +
-                                                     " of value " + std::to_string(operand.value),
-                                                 Range(first, last));
-  }
-
-  // CheckRange for results, of which there are at most as many as numbers in the value.
-  bool CheckResult(const char* name, const Operand& operand, const std::vector<Stride>& loops) {
-    const std::int64_t size = ValueOf(operand).size;
-    std::int64_t count = 1;
-    for (const Stride& loop : loops) {
-      // does not overflow, as both are at most kMost
-      count *= loop.count;
-      if (count > size) return RefuseRange("results", 1, size, count);
-    }
-    return CheckRange(name, operand, loops);
-  }
-
-  // Checks the rows of a step that reads `read` after each of `reads` and writes `outputs` numbers.
-  bool CheckRows(const Operand& from, const Operand& to, const std::vector<CopyLoop>& loops,
-                 std::int64_t least, std::int64_t most, std::int64_t outputs) {
-    std::vector<Stride> reads, writes{{outputs, 1}};
-    for (std::size_t i = 1; i < loops.size(); ++i) {
-      reads.push_back({loops[i].count, loops[i].from});
-      writes.push_back({loops[i].count, loops[i].to});
-    }
-    const Operand first{from.value, from.offset + least}, last{from.value, from.offset + most};
-    return CheckRange("from", first, reads) && CheckRange("from", last, reads) &&
-           CheckResult("to", to, writes);
   }
 
   Place PlaceOf(const Operand& operand) {
     const GraphValue& value = ValueOf(operand);
     switch (ValueKind{value.kind}) {
       case ValueKind::kInput:
-        return {Buffer::kX, value.offset + operand.offset, nullptr};
+        return {Buffer::kX, value.offset + operand.offset, nullptr, 0};
       case ValueKind::kOutput:
-        return {Buffer::kY, value.offset + operand.offset, nullptr};
+        return {Buffer::kY, value.offset + operand.offset, nullptr, 0};
       case ValueKind::kConstant: {
         float*& at = memory_[static_cast<std::size_t>(operand.value)];
         if (at == nullptr) at = FloatsOf(source_.tensors[value.offset], value.offset);
-        return {Buffer::kModel, operand.offset, at};
+        return {Buffer::kModel, operand.offset, at, 0};
       }
-      default:
-        return {Buffer::kModel, operand.offset, memory_[static_cast<std::size_t>(operand.value)]};
+      default: {
+        const bool moves = group_count_ > 1 && (ValueKind{value.kind} == ValueKind::kState ||
+                                                operand.value == source_.features);
+        return {Buffer::kModel, operand.offset, memory_[static_cast<std::size_t>(operand.value)],
+                moves ? batch_ * value.size : 0};
+      }
     }
   }
 
@@ -309,7 +160,7 @@ class GraphBuilder {
   }
 
   // Returns what `make` makes for a kind and two indices, once for all steps.
-  enum class Shared : std::int64_t { kFloats, kLinear, kLayer, kTables };
+  enum class Shared : std::int64_t { kFloats, kLinear, kLayer, kTables, kRegisters };
 
   template <class Make>
   void* Share(Shared kind, std::int64_t first, std::int64_t second, const Make& make) {
@@ -405,24 +256,30 @@ class GraphBuilder {
     if (!ReadOperand("from", &from) || !ReadResult("to", &to)) return false;
     const std::int64_t w_index = at_ == end_ ? -1 : *at_;
     if (!ReadTensor("W", 2, &w)) return false;
-    const std::int64_t outputs = w->shape[0], depth = w->shape[1];
+    LayerSizes sizes{w->shape[1], w->shape[0]};
+    const bool decodes = w->values.type == NumberType::kInt8 && !source_.quantizes;
+    sizes.weights = decodes ? NumberType::kFloat32 : w->values.type;
+    sizes.dots = table_.dots;
     const std::int64_t b_index = at_ == end_ ? -1 : *at_;
-    if (!ReadOptionalVector("b", outputs, &b) || !ReadRows(from, to, &loops) ||
-        !CheckRows(from, to, loops, 0, depth - 1, outputs)) {
+    if (!ReadOptionalVector("b", sizes.hidden, &b) || !ReadRows(from, to, &loops) ||
+        !CheckRows(from, to, loops, 0, sizes.input - 1, sizes.hidden)) {
       return false;
     }
-    LinearStep step{
-        {table_.steps->linear}, PlaceOf(from), PlaceOf(to), {}, depth, outputs, nullptr};
+    LinearStep step{{table_.steps->linear}, PlaceOf(from), PlaceOf(to), {}, false, sizes, nullptr};
     SetRows(loops, true, step.loops);
     step.packed = Share(Shared::kLinear, w_index, b_index, [&] {
-      void* const packed = arena_.Allocate(table_.steps->linear_bytes(depth, outputs));
+      void* const packed = arena_.Allocate(table_.steps->linear_bytes(sizes));
       if (packed != nullptr) {
-        const std::vector<float> zeros(b == nullptr ? static_cast<std::size_t>(outputs) : 0);
+        const std::vector<float> zeros(b == nullptr ? static_cast<std::size_t>(sizes.hidden) : 0);
         const Values bias = b == nullptr ? Values{zeros.data()} : b->values;
-        table_.steps->pack_linear(w->values, bias, depth, outputs, packed);
+        table_.steps->pack_linear(sizes, w->values, bias, packed);
       }
       return packed;
     });
+    std::int64_t rows = 1;
+    for (const CopyLoop& loop : step.loops) rows *= loop.count;
+    step.is_row = rows == 1;
+    Grow(table_.steps->linear_scratch(sizes, rows));
     Add(step);
     return true;
   }
@@ -531,9 +388,10 @@ class GraphBuilder {
     Operand from, to;
     GatherStep step{};
     if (!ReadOperand("from", &from) || !ReadResult("to", &to) || !ReadCount("inner", &step.inner) ||
-        !ReadCount("indices", &step.count)) {
+        !Read("indices", 0, kMost, &step.count)) {
       return false;
     }
+    if (step.count == 0) return BuildLookup(from, to, step.inner);
     if (step.count > end_ - at_) return RefuseRange("indices", 1, end_ - at_, step.count);
     std::vector<std::int32_t> indices;
     std::int64_t largest = 0;
@@ -557,6 +415,42 @@ class GraphBuilder {
     return true;
   }
 
+  // A part whose index is a number of the graph.
+  bool BuildLookup(const Operand& from, const Operand& to, std::int64_t inner) {
+    Operand index;
+    if (!ReadOperand("index", &index) || !CheckRange("index", index, {}) ||
+        !CheckResult("to", to, {{inner, 1}})) {
+      return false;
+    }
+    const GraphValue& value = ValueOf(from);
+    const Tensor* const table =
+        ValueKind{value.kind} == ValueKind::kConstant ? &source_.tensors[value.offset] : nullptr;
+    if (table == nullptr || from.offset != 0 || table->shape.size() != 2 ||
+        table->shape[1] != inner) {
+      return Refuse("from", "a constant with rows of " + std::to_string(inner) + " numbers",
+                    "another value");
+    }
+    Add(LookupStep{{&RunLookupStep},
+                   PlaceOf(index),
+                   PlaceOf(to),
+                   Streams(index, to),
+                   table->shape[0],
+                   inner,
+                   table->values});
+    return true;
+  }
+
+  // Reads the index of a vector of at most this size, or -1 for none, for which *to becomes null.
+  bool ReadWindow(std::int64_t most, const Tensor** to) {
+    *to = nullptr;
+    if (at_ != end_ && *at_ == -1) {
+      ++at_;
+      return true;
+    }
+    if (!ReadTensor("window", 1, to)) return false;
+    return (*to)->shape[0] <= most || RefuseRange("window", 1, most, (*to)->shape[0]);
+  }
+
   bool BuildFourier() {
     Operand from, to;
     FourierStep step{};
@@ -569,16 +463,17 @@ class GraphBuilder {
       return false;
     }
     if ((size & (size - 1)) != 0) return Refuse("N", "a power of two", size);
-    if (!ReadOptionalVector("window", size, &window)) return false;
+    if (!ReadWindow(size, &window)) return false;
+    step.count = window == nullptr ? size : window->shape[0];
     const std::vector<CopyLoop> loops{Streams(from, to), rows};
-    if (!CheckRows(from, to, loops, 0, size - 1, size + 2)) return false;
+    if (!CheckRows(from, to, loops, 0, step.count - 1, size + 2)) return false;
     const std::int64_t half = size / 2;
     step.run = table_.steps->fourier;
     step.from = PlaceOf(from);
     step.to = PlaceOf(to);
     SetRows(loops, false, step.loops);
     step.half = static_cast<std::int32_t>(half);
-    step.window = window == nullptr ? nullptr : Pad(window, 1, size, size);
+    step.window = window == nullptr ? nullptr : Pad(window, 1, step.count, step.count);
     step.tables = static_cast<const float*>(
         Share(Shared::kTables, half, 0, [&] { return MakeFourierTables(half, &arena_); }));
     Grow(static_cast<std::uint64_t>(FourierScratch(half)) * sizeof(float));
@@ -687,28 +582,24 @@ class GraphBuilder {
           return RefuseRange("operand", 0, kArgumentIndices, index + 1);
         }
         arguments.push_back(static_cast<std::int64_t>(kind) * kArgumentIndices + index);
-        const ProgramArgument argument{kind, static_cast<std::uint8_t>(index)};
-        list.push_back(PlacePart(parts[p].operand, loops, p, argument.Place()));
+        list.push_back(PlacePart(parts[p].operand, loops, p));
       }
     }
     const std::size_t results = parts.size() - operands;
     if (results > kArgumentIndices) {
       return RefuseRange("result", 1, kArgumentIndices, static_cast<std::int64_t>(results));
     }
-    for (std::size_t r = 0; r < results; ++r) {
-      const std::int64_t place = kFirstResult + static_cast<std::int64_t>(r);
-      lists[2].push_back(PlacePart(parts[operands + r].operand, loops, operands + r, place));
+    for (std::size_t p = operands; p < parts.size(); ++p) {
+      lists[2].push_back(PlacePart(parts[p].operand, loops, p));
     }
     if (!ReadInstructions(operands, numbers, arguments, results, &program)) return false;
     ProgramCode code;
     std::string message;
-    const std::int64_t column_operands = static_cast<std::int64_t>(lists[0].size());
-    const std::int64_t row_operands = static_cast<std::int64_t>(lists[1].size());
     const auto find = [&](ArgumentKind kind, int index) {
-      const std::int64_t count = kind == ArgumentKind::kColumns ? column_operands
-                                 : kind == ArgumentKind::kRow   ? row_operands
-                                                                : 0;
-      return index < count ? index : -1;
+      const std::size_t count = kind == ArgumentKind::kColumns ? lists[0].size()
+                                : kind == ArgumentKind::kRow   ? lists[1].size()
+                                                               : 0;
+      return index < static_cast<int>(count) ? index : -1;
     };
     if (!CheckProgram(step_, program, {kMaxProgramValues, static_cast<int>(results)}, find, &code,
                       &message)) {
@@ -717,21 +608,97 @@ class GraphBuilder {
     }
     ProgramStep step{};
     step.run = table_.steps->program;
-    step.program = CopyProgram(code.View(), &arena_);
     for (int i = 0; i < kRowLoops; ++i) step.rows[i] = loops[static_cast<std::size_t>(i)].count;
     step.columns = loops[kRowLoops].count;
-    step.column_operands = column_operands;
-    step.row_operands = row_operands;
+    step.column_operands = static_cast<std::int64_t>(lists[0].size());
+    step.row_operands = static_cast<std::int64_t>(lists[1].size());
     step.results = static_cast<std::int64_t>(results);
     for (int i = 1; i < 3; ++i) lists[0].insert(lists[0].end(), lists[i].begin(), lists[i].end());
     step.operands = CopyList(lists[0], &arena_);
+    RenumberPlaces(step, &code);
+    step.program = CopyProgram(code.View(), &arena_);
+    PreparePlaces(lists[0], &step);
     Add(step);
     return true;
   }
 
+  // Gives the values of a program the places of its step.
+  static void RenumberPlaces(const ProgramStep& step, ProgramCode* code) {
+    const auto rows = static_cast<int>(step.column_operands);
+    const auto results = rows + static_cast<int>(step.row_operands);
+    const auto constants = results + static_cast<int>(step.results);
+    const auto renumber = [&](std::uint16_t* place) {
+      const int columns = kFirstPlaces[static_cast<int>(ArgumentKind::kColumns)];
+      const int first_row = kFirstPlaces[static_cast<int>(ArgumentKind::kRow)];
+      // constants and registers follow each other in both
+      const int to = *place >= kFirstConstant ? *place - kFirstConstant + constants
+                     : *place >= kFirstResult ? *place - kFirstResult + results
+                     : *place >= first_row    ? *place - first_row + rows
+                                              : *place - columns;
+      *place = static_cast<std::uint16_t>(to);
+    };
+    for (Instruction& instruction : code->instructions) {
+      for (int k = 0; k < ArityOf(instruction); ++k) renumber(&instruction.operands[k]);
+      renumber(&instruction.to);
+    }
+  }
+
+  // Allocates the places of a program, and sets those that are the same in each call.
+  void PreparePlaces(const std::vector<ProgramOperand>& operands, ProgramStep* step) {
+    const Program& program = step->program;
+    const std::int64_t lanes = table_.steps->lanes, count = step->Operands();
+    const std::int64_t places = count + program.constants + program.registers;
+    const std::int64_t vectors = (step->columns + lanes - 1) / lanes;
+    const bool is_whole = step->columns % lanes == 0;
+    step->is_block = step->rows[0] * step->rows[1] * step->rows[2] == 1 && vectors <= program.block;
+    step->places = static_cast<Places*>(arena_.Allocate(
+        offsetof(Places, at) + static_cast<std::uint64_t>(places) * sizeof(const float*)));
+    const bool copies_row = step->is_block && !is_whole;
+    step->copy_floats = copies_row ? vectors * lanes : lanes;
+    step->copies = arena_.Allocate<float>(count * step->copy_floats);
+    if (step->copies != nullptr) {
+      std::memset(step->copies, 0,
+                  static_cast<std::size_t>(count * step->copy_floats) * sizeof(float));
+    }
+    const std::int64_t needed = program.registers * program.block * lanes;
+    float* const registers = static_cast<float*>(
+        Share(Shared::kRegisters, needed, 0, [&] { return arena_.Allocate<float>(needed); }));
+    std::vector<std::int64_t> outside;
+    for (std::int64_t o = 0; o < count; ++o) {
+      const bool is_row = o >= step->column_operands && o < count - step->results;
+      const ProgramOperand& operand = operands[static_cast<std::size_t>(o)];
+      const Place& place = operand.place;
+      const bool is_copied = copies_row && !operand.is_constant && o < step->column_operands;
+      const bool moves =
+          !copies_row && !is_row && (place.buffer != Buffer::kModel || place.group > 0);
+      if (is_copied || moves) outside.push_back(o);
+      if (step->places == nullptr) continue;
+      float* const copy = step->copies + o * step->copy_floats;
+      step->places->at[o] = is_row || copies_row             ? copy
+                            : place.buffer == Buffer::kModel ? place.model + place.offset
+                                                             : nullptr;
+      if (copies_row && operand.is_constant && o < step->column_operands) {
+        std::copy_n(place.model + place.offset, step->columns, copy);
+      }
+    }
+    step->outside_count = static_cast<std::int64_t>(outside.size());
+    step->outside = CopyList(outside, &arena_);
+    if (step->places == nullptr) return;
+    step->places->steps[kNumberStep] = 0;
+    step->places->steps[kLaneStep] = lanes;
+    const float** to = step->places->at + count;
+    for (std::int64_t i = 0; i < program.constants; ++i) {
+      *to++ = program.constant + i * kConstantCopies;
+    }
+    for (std::int64_t i = 0; i < program.registers; ++i) {
+      *to++ = registers + i * program.block * lanes;
+    }
+  }
+
   ProgramOperand PlacePart(const Operand& operand, const std::vector<SharedLoop>& loops,
-                           std::size_t p, std::int64_t place) {
-    ProgramOperand to{PlaceOf(operand), {}, place};
+                           std::size_t p) {
+    const bool is_constant = ValueKind{ValueOf(operand).kind} == ValueKind::kConstant;
+    ProgramOperand to{PlaceOf(operand), is_constant, {}};
     for (std::size_t i = 0; i < kRowLoops; ++i) to.strides[i] = loops[i].strides[p];
     return to;
   }
@@ -808,11 +775,6 @@ class GraphBuilder {
     return op.CheckWeights(*weights, layer.group_size, sizes, &error) || Fail(error);
   }
 
-  bool Fail(const std::string& message) {
-    error_ = step_ + ": " + message;
-    return false;
-  }
-
   bool BuildRecurrent() {
     std::int64_t index, first, length, rows, from_zero, state_count;
     Operand from, to;
@@ -880,9 +842,10 @@ class GraphBuilder {
     step.starts_from_zero = from_zero == 1;
     step.states = states;
     step.state = CopyList(places, &arena_);
+    // the packed weights refer to the cell of the first step with them
     step.packed = Share(Shared::kLayer, index, first, [&] {
       void* const packed = arena_.Allocate(op.PackedBytes(sizes));
-      if (packed != nullptr) op.Pack(sizes, op.Arrange(weights), packed);
+      if (packed != nullptr) step.op.Pack(sizes, op.Arrange(weights), packed);
       return packed;
     });
     PrepareCall(op, &step);
@@ -906,7 +869,8 @@ class GraphBuilder {
     }
     const std::uint64_t bytes = op.KeptBytes(step->sizes, step->rows), kLess = kAlignment - 1;
     step->kept_bytes = (bytes + kLess) & ~kLess;
-    const std::uint64_t all = step->kept_bytes * static_cast<std::uint64_t>(step->calls);
+    const std::uint64_t all =
+        step->kept_bytes * static_cast<std::uint64_t>(step->calls * group_count_);
     step->kept = static_cast<char*>(arena_.Allocate(all));
     if (step->kept != nullptr) std::memset(step->kept, 0, static_cast<std::size_t>(all));
     step->layer_call = arena_.Allocate<Call>(1);
@@ -919,14 +883,14 @@ class GraphBuilder {
     step->places = CopyList(places, &arena_);
   }
 
-  const GraphSource& source_;
   const KernelTable& table_;
-  const std::int64_t batch_;
+  const std::vector<float*>& states_;
   Arena& arena_;
-  std::string& error_;
-  std::string step_;                  // name of the step that is built, for messages
-  const std::int32_t* at_ = nullptr;  // its next argument
-  const std::int32_t* end_ = nullptr;
+  std::int64_t group_count_ = 0;
+  // the arena of a group; a smaller one leaves the place of the missing streams as it is
+  std::int64_t arena_streams_ = 0;
+  float* buffers_ = nullptr;
+  float* features_ = nullptr;
   std::vector<float*> memory_;  // of each value, except x and y
   std::vector<const Step*> steps_;
   std::map<std::array<std::int64_t, 3>, void*> shared_;
@@ -977,7 +941,7 @@ bool CheckValues(const GraphSource& source, std::vector<Tensor>* starts, std::st
 
 bool BuildGraph(const GraphSource& source, const KernelTable& table, std::int64_t batch,
                 const std::vector<float*>& states, Arena* arena, Graph* graph, std::string* error) {
-  return GraphBuilder(source, table, batch, states, arena, error).Build(graph);
+  return GraphBuilder(source, table, states, arena, error).Build(batch, graph);
 }
 
 }  // namespace edgernn

@@ -16,13 +16,15 @@
 //   recurrent   layer, first tensor, from, to, T, rows, reads_zero, S, S values and offsets
 //   program     rows1, rows2, columns, n, operands, m, results, k, k instructions, m values
 //   reduce      kind, from, to, 2 outer counts and strides, 2 reduced ones, columns and stride
-//   gather      from, to, inner, n, n indices                 parts of `inner` numbers; -1: zeros
+//   gather      from, to, inner, n, n indices                 parts of `inner` numbers; -1: zeros.
+//               If n is 0, from and index                     one part, whose index is in a value
 //   fourier     from, to, rows, from stride, to stride, N, window
 //
 // An operand of a program is a value, an offset, two strides of rows, and the stride of columns, 0
 // or 1; a result is the same without the last. An instruction is its code and three values or -1:
 // first the operands, then the instructions are counted. A tensor may be -1 where it is optional: b
-// and the window. The value of a layer's result may be -1, as its first state is the result too.
+// and the window, which may be shorter than N: zeros follow the numbers of a row. The value of a
+// layer's result may be -1, as its first state is the result too.
 
 #pragma once
 
@@ -74,18 +76,32 @@ struct GraphSource {
   std::int64_t output;         // O
   std::int64_t arena;          // floats per stream
   std::int64_t updates, macs;  // of a step and stream, in layers that cannot skip
+  bool quantizes;              // int8 weights of linear steps multiply quantized inputs
+  std::int64_t features;       // the value that callers may read after a call, or -1
   std::vector<GraphValue> values;
   std::vector<std::int32_t> steps;
   std::vector<Tensor> tensors;
   std::vector<GraphLayer> layers;
 };
 
-// A checked graph, whose steps are in the model's memory.
-struct Graph {
+// Steps for groups of neighbouring streams, which run one after the other in the same arena.
+struct StreamGroups {
   const Step* const* steps;
   std::int64_t step_count;
+  std::int64_t count;
+  std::int64_t streams;  // of a group
+  std::int64_t first;    // stream of the first group
+};
+
+// A checked graph, whose steps are in the model's memory. The last group of streams may be smaller
+// than the others.
+struct Graph {
+  StreamGroups groups[2];
+  std::int64_t input, output;
   std::int64_t neurons;  // of all layers, each as often as it runs in a step
   std::uint64_t scratch_bytes;
+  const float* features;  // (B, bands), of the last call; null if the source has none
+  std::int64_t bands;
   bool skips;                  // a layer has a rule that skips
   std::int64_t updates, macs;  // of a step and stream, in layers that cannot skip
 };
@@ -102,10 +118,7 @@ struct Graph {
                               std::int64_t batch, const std::vector<float*>& states, Arena* arena,
                               Graph* graph, std::string* error);
 
-// Runs all steps.
-inline void RunGraph(const Graph& graph, const StepCall& call) {
-  const Step* const* const end = graph.steps + graph.step_count;
-  for (const Step* const* step = graph.steps; step < end; ++step) (*step)->run(**step, call);
-}
+// Runs all steps for the streams of a batch; `call` has the arrays of the whole batch.
+void RunGraph(const Graph& graph, const StepCall& call);
 
 }  // namespace edgernn

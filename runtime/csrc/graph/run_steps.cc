@@ -3,10 +3,23 @@
 
 #include "graph/run_steps.h"
 
+#include <chrono>
 #include <cstring>
+
+#include "graph/graph.h"
 
 namespace edgernn {
 namespace {
+
+// A clock, which WebAssembly lacks.
+std::int64_t Nanoseconds() {
+#if defined(__wasm__)
+  return 0;
+#else
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+#endif
+}
 
 std::size_t FloatBytes(std::int64_t floats) {
   return static_cast<std::size_t>(floats) * sizeof(float);
@@ -49,6 +62,45 @@ void Copy(const CopyLoop* loops, std::int64_t count, const float* from, float* t
 
 }  // namespace
 
+namespace {
+
+// Runs the steps and adds the time of each.
+[[gnu::cold]] void TimeSteps(const StreamGroups& groups, const StepCall& call) {
+  std::int64_t before = Nanoseconds();
+  for (std::int64_t i = 0; i < groups.step_count; ++i) {
+    groups.steps[i]->run(*groups.steps[i], call);
+    const std::int64_t after = Nanoseconds();
+    call.nanoseconds[i] += after - before;
+    before = after;
+  }
+}
+
+}  // namespace
+
+void RunGraph(const Graph& graph, const StepCall& call) {
+  for (const StreamGroups& groups : graph.groups) {
+    const Step* const* const end = groups.steps + groups.step_count;
+    for (std::int64_t group = 0; group < groups.count; ++group) {
+      const std::int64_t first = groups.first + group * groups.streams;
+      StepCall of_group = call;
+      of_group.group = group;
+      of_group.x += first * graph.input;
+      of_group.y += first * graph.output;
+      if (call.updates != nullptr) {
+        of_group.updates += first;
+        of_group.macs += first;
+      }
+      if (call.nanoseconds != nullptr) {
+        TimeSteps(groups, of_group);
+        continue;
+      }
+      for (const Step* const* step = groups.steps; step < end; ++step) {
+        (*step)->run(**step, of_group);
+      }
+    }
+  }
+}
+
 void RunMoveStep(const Step& base, const StepCall& call) {
   const auto& step = static_cast<const MoveStep&>(base);
   Copy(step.loops, step.loop_count, call.Find(step.from), call.Find(step.to));
@@ -75,6 +127,19 @@ void RunGatherStep(const Step& base, const StepCall& call) {
   }
 }
 
+void RunLookupStep(const Step& base, const StepCall& call) {
+  const auto& step = static_cast<const LookupStep&>(base);
+  const float* index = call.Find(step.index);
+  float* to = call.Find(step.to);
+  for (std::int64_t b = 0; b < step.streams.count; ++b) {
+    const bool is_row = *index >= 0.0f && *index < static_cast<float>(step.rows);
+    const std::int64_t first = is_row ? static_cast<std::int64_t>(*index) * step.columns : 0;
+    for (std::int64_t i = 0; i < step.columns; ++i) to[i] = step.matrix[first + i];
+    index += step.streams.from;
+    to += step.streams.to;
+  }
+}
+
 void RunRecurrentStep(const Step& base, const StepCall& call) {
   const auto& step = static_cast<const RecurrentStep&>(base);
   Call& layer = *step.layer_call;
@@ -88,7 +153,8 @@ void RunRecurrentStep(const Step& base, const StepCall& call) {
       if (step.starts_from_zero) std::memset(state, 0, FloatBytes(step.rows * step.state[s].width));
       *step.places[s].in = *step.places[s].out = state;
     }
-    layer.kept = step.kept + static_cast<std::uint64_t>(i) * step.kept_bytes;
+    const auto index = static_cast<std::uint64_t>(call.group * step.calls + i);
+    layer.kept = step.kept + index * step.kept_bytes;
     step.op.Run(step.sizes, step.packed, layer, call.scratch);
     if (!step.skips) continue;
     for (std::int64_t row = 0; row < step.rows; ++row) {

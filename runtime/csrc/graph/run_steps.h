@@ -26,6 +26,16 @@ struct GatherStep : Step {
 
 void RunGatherStep(const Step& step, const StepCall& call);
 
+// Copies the row of a matrix whose number is in `index`: the first one if there is no such row.
+struct LookupStep : Step {
+  Place index, to;
+  CopyLoop streams;
+  std::int64_t rows, columns;
+  Values matrix;
+};
+
+void RunLookupStep(const Step& step, const StepCall& call);
+
 // A state of a layer, and its stride from stream to stream.
 struct LayerState {
   Place place;

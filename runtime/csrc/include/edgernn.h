@@ -121,6 +121,11 @@ EDGERNN_API EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* da
 EDGERNN_API EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data,
                                                 size_t bytes);
 
+/* Runs edgernn_step, and adds the nanoseconds that each operation of the model took to
+ * `nanoseconds` (count,), in the order of the file. In WebAssembly they are 0. */
+EDGERNN_API EdgernnStatus edgernn_profile(EdgernnModel* model, const float* x, float* y,
+                                          int64_t* nanoseconds, int64_t count);
+
 /* Counts of the last step, (B,) each: neurons that were updated, or under the rule delta values of
  * h that were sent; and multiply-adds of all layers. Both are null if no rule of a layer skips. */
 EDGERNN_API EdgernnStatus edgernn_work(const EdgernnModel* model, const int64_t** updates,
@@ -129,6 +134,17 @@ EDGERNN_API EdgernnStatus edgernn_work(const EdgernnModel* model, const int64_t*
 /* Sets *rate to the sample rate in Hz of the audio that a model with a front end reads, or to 0 for
  * a model without one and for a file that does not have the rate. */
 EDGERNN_API EdgernnStatus edgernn_sample_rate(const EdgernnModel* model, int64_t* rate);
+
+/* Settings of the detection of spoken words, by the rule in examples/c/word_detector.h. */
+typedef struct EdgernnDetection {
+  double smoothing;  /* seconds over which probabilities are averaged */
+  double threshold;  /* least average probability of a detected word */
+  double refractory; /* seconds after a detection in which no word is detected */
+} EdgernnDetection;
+
+/* Sets *detection to the settings in the file of a model with a front end, or to the defaults 0.3,
+ * 0.5 and 0.8 for a file without them. */
+EDGERNN_API EdgernnStatus edgernn_detection(const EdgernnModel* model, EdgernnDetection* detection);
 
 /* Sets *name to the name of output `index`, 0 to O - 1, for a model whose outputs are the scores of
  * classes. The UTF-8 text is in the file. *name is null if the file has no names. */

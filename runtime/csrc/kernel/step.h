@@ -21,23 +21,25 @@ enum class Buffer : std::uint8_t { kModel, kX, kY };
 struct Place {
   Buffer buffer;
   std::int64_t offset;  // in floats from the buffer's first
-  float* model;         // the first float of the model's buffer
+  float* model;         // the first float of the model's buffer for the first group of streams
+  std::int64_t group;   // floats from group to group, 0 for a buffer that all groups use
 };
 
-// The arguments of a call of a graph.
+// The arguments of a call of a graph for a group of B streams.
 struct StepCall {
-  std::int64_t batch;
+  std::int64_t group;
   const float* x;  // (B, I)
   float* y;        // (B, O)
   void* scratch;
-  std::int64_t* updates;  // (B,), only if a layer skips
-  std::int64_t* macs;     // (B,), only if a layer skips
+  std::int64_t* updates;      // (B,), only if a layer skips
+  std::int64_t* macs;         // (B,), only if a layer skips
+  std::int64_t* nanoseconds;  // null, or of each step, to which its time is added
 
   [[gnu::always_inline]] float* Find(const Place& place) const {
     float* const from = place.buffer == Buffer::kModel ? place.model
                         : place.buffer == Buffer::kX   ? const_cast<float*>(x)
                                                        : y;
-    return from + place.offset;
+    return from + place.offset + group * place.group;
   }
 };
 
@@ -70,12 +72,12 @@ template <class Body>
   }
 }
 
-// y = W a + b for each row a (depth,).
+// y = W a + b for each row a (I,), and y (H,).
 struct LinearStep : Step {
   Place from, to;
   CopyLoop loops[kRowLoops];  // the last has the most rows
-  std::int64_t depth;
-  std::int64_t outputs;
+  bool is_row;                // there is one row
+  LayerSizes sizes;
   const void* packed;  // by StepKernels::pack_linear
 };
 
@@ -104,12 +106,14 @@ struct ReduceStep : Step {
   std::int64_t column_stride;
 };
 
-// The DFT of each row (2 half,): half + 1 real parts, then half + 1 imaginary parts.
+// The DFT of each row (2 half,), of which the last numbers are zeros: half + 1 real parts, then
+// half + 1 imaginary parts.
 struct FourierStep : Step {
   Place from, to;
   CopyLoop loops[kRowLoops];
   std::int32_t half;
-  const float* window;  // (2 half,), or null
+  std::int64_t count;   // numbers of a row, without the zeros
+  const float* window;  // (count,), or null
   const float* tables;  // (2, half): cosine and sine of k / (2 half) turns
 };
 
@@ -117,11 +121,11 @@ struct FourierStep : Step {
 constexpr std::int64_t FourierScratch(std::int64_t half) { return 4 * half; }
 
 // The kernels of the steps that depend on the instruction set, and the packed weights of a linear
-// map, W (outputs, depth) and b (outputs,).
+// map, W (H, I) of any storage type and b (H,).
 struct StepKernels {
-  std::uint64_t (*linear_bytes)(std::int64_t depth, std::int64_t outputs);
-  void (*pack_linear)(const Values& w, const Values& b, std::int64_t depth, std::int64_t outputs,
-                      void* packed);
+  std::uint64_t (*linear_bytes)(const LayerSizes&);
+  void (*pack_linear)(const LayerSizes&, const Values& w, const Values& b, void* packed);
+  std::uint64_t (*linear_scratch)(const LayerSizes&, std::int64_t rows);
   void (*linear)(const Step&, const StepCall&);
   void (*depthwise)(const Step&, const StepCall&);
   void (*reduce)(const Step&, const StepCall&);

@@ -9,7 +9,8 @@ namespace edgernn::EDGERNN_ISA {
 
 extern const StepKernels kStepKernels;
 constexpr StepKernels kStepKernels = {
-    &LinearMap::PackedBytes, &LinearMap::Pack, &RunLinearStep,  &RunDepthwiseStep,
-    &RunReduceStep,          &RunFourierStep,  &RunProgramStep, kLanes};
+    &PackedLinear::Bytes, &PackedLinear::Pack, &PackedLinear::ScratchBytes,
+    &RunLinearStep,       &RunDepthwiseStep,   &RunReduceStep,
+    &RunFourierStep,      &RunProgramStep,     kLanes};
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -32,7 +32,7 @@ class ModelBuilder {
     EdgernnModel* const place = arena_.Allocate<EdgernnModel>(1);
     model_.table = choice.table;
     file_.Rewind();
-    if (!BuildInput() || !BuildSteps()) return false;
+    if (!BuildSizes() || !BuildSteps()) return false;
     model_.scratch = arena_.Allocate(model_.graph.scratch_bytes);
     if (place != nullptr) *place = model_;
     return true;
@@ -41,42 +41,28 @@ class ModelBuilder {
   std::uint64_t bytes() const { return arena_.used(); }
 
  private:
-  bool BuildInput() {
+  bool BuildSizes() {
     const PackedHeader& header = file_.header();
     model_.file_bytes = file_.model_bytes();
     model_.file_checksum = file_.model_checksum();
     model_.sample_rate = header.sample_rate;
+    model_.detection = {0.3, 0.5, 0.8};
     if (header.names > 0) {
       const char** const outputs = arena_.Allocate<const char*>(header.output);
       const char** const inputs = arena_.Allocate<const char*>(header.input);
-      if (!file_.ReadNames(outputs, inputs)) return false;
+      if (!file_.ReadNames(outputs, inputs, &model_.detection)) return false;
       model_.class_names = HasName(outputs, header.output) ? outputs : nullptr;
       const bool reads_channels = header.hop == 0 && header.vocabulary == 0;
       model_.channel_names = reads_channels && HasName(inputs, header.input) ? inputs : nullptr;
     }
-    model_.width = header.input;
     model_.sizes.batch = batch_;
     model_.sizes.output = header.output;
     model_.sizes.vocabulary = header.vocabulary;
     if (header.vocabulary > 0) {
-      Tensor embedding;
-      if (!file_.NextTensor("E", {header.vocabulary, header.input}, &embedding)) return false;
-      model_.embedding = embedding.values;
+      model_.words = arena_.Allocate<float>(batch_);
     } else {
       model_.sizes.input = header.hop > 0 ? header.hop : header.input;
     }
-    if (header.hop > 0 && !BuildFrontend(&file_, header.hop, header.input, &starts_, &arena_,
-                                         &model_.frontend, &failure_)) {
-      return false;
-    }
-    if ((header.flags & kStandardises) != 0) {
-      Tensor mean, std;
-      if (!file_.NextTensor("mean", {header.input}, &mean)) return false;
-      if (!file_.NextTensor("std", {header.input}, &std)) return false;
-      model_.mean = CopyFloats(mean, &arena_);
-      model_.std = CopyFloats(std, &arena_);
-    }
-    model_.x = arena_.Allocate<float>(batch_ * header.input);
     model_.held = arena_.Allocate<float>(batch_ * model_.sizes.input);
     model_.nonfinite = arena_.Allocate<std::int64_t>(batch_);
     return true;
@@ -115,25 +101,32 @@ class ModelBuilder {
     return true;
   }
 
-  // Describes the layers, their blocks and the head as a graph.
+  // Describes a file without a graph as one.
   bool AddLayers(LayerGraph* layers) {
+    if (!layers->AddInput()) return false;
     for (std::uint32_t i = 0; i < file_.header().layers; ++i) {
       if (!layers->AddLayer(i)) return false;
     }
     model_.features = layers->features();
+    model_.keeps_samples = layers->keeps_samples();
+    // with a front end it is the mean of features
+    if (!layers->mean().IsAbsent() && file_.header().hop == 0) {
+      model_.mean = CopyFloats(layers->mean(), &arena_);
+    }
     return layers->AddOutput() && file_.CheckAllRead();
   }
 
   bool BuildSteps() {
     GraphSource source{};
     if (!ReadLayers(&source.layers)) return false;
+    // outputs of a file without a step graph are those of its ONNX file, which does not quantize
+    source.quantizes = file_.has_graph();
+    source.features = -1;
     LayerGraph layers(&file_, &source);
     if (!(file_.has_graph() ? file_.ReadGraph(&source) : AddLayers(&layers))) return false;
     std::string error;
-    const std::size_t first_state = starts_.size();
     if (!CheckValues(source, &starts_, &error)) return Refuse(error);
-    std::vector<float*> states = BuildStates();
-    states.erase(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(first_state));
+    const std::vector<float*> states = BuildStates();
     if (!BuildGraph(source, *model_.table, batch_, states, &arena_, &model_.graph, &error)) {
       return Refuse(error);
     }
@@ -145,12 +138,12 @@ class ModelBuilder {
     return true;
   }
 
-  // Allocates the states of the front end and of the graph contiguously, and their initial values.
+  // Allocates the states contiguously, and their initial values.
   // Returns the place of each.
   std::vector<float*> BuildStates() {
     for (const Tensor& start : starts_) model_.sizes.state += batch_ * start.shape[0];
     model_.state = arena_.Allocate<float>(model_.sizes.state);
-    float* const start = arena_.Allocate<float>(model_.sizes.state);
+    float* start = arena_.Allocate<float>(model_.sizes.state / batch_);
     model_.start = start;
     model_.state_count = static_cast<std::int64_t>(starts_.size());
     std::int64_t* const widths = arena_.Allocate<std::int64_t>(model_.state_count);
@@ -162,15 +155,11 @@ class ModelBuilder {
       const std::int64_t width = value.shape[0];
       if (model_.state != nullptr) {
         widths[places.size()] = width;
-        for (std::int64_t i = 0; i < batch_ * width; ++i) start[at + i] = value.values[i % width];
+        for (std::int64_t i = 0; i < width; ++i) *start++ = value.values[i];
       }
       places.push_back(model_.state == nullptr ? nullptr : model_.state + at);
       at += batch_ * width;
     }
-    std::size_t next = 0;
-    const Frontend& frontend = model_.frontend;
-    if (frontend.window_size > frontend.hop) model_.frontend.samples = places[next++];
-    if (frontend.normalisation != Normalisation::kLog) model_.frontend.followed = places[next++];
     return places;
   }
 

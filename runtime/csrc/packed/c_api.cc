@@ -97,17 +97,12 @@ bool AllFinite(const float* from, std::int64_t count) {
   return not_finite == 0;
 }
 
-// Number i of the input, as the first layer reads it.
-float Standardise(const EdgernnModel& model, float number, std::int64_t i) {
-  return model.mean == nullptr ? number : (number - model.mean[i]) / model.std[i];
-}
-
 // True if number i of a sample x (I,) is not finite. A NaN is not bad where an imputer fills it.
 bool IsBad(const EdgernnModel& model, const float* x, std::int64_t i) {
   if (std::isfinite(x[i])) return false;
   if (!std::isnan(x[i]) || i >= model.features) return true;
   const std::int64_t mask = model.features + i;
-  return Standardise(model, x[mask], mask) > 0.0f;
+  return x[mask] > (model.mean == nullptr ? 0.0f : model.mean[mask]);
 }
 
 // The index of the first bad number of x (B, I), or -1.
@@ -122,13 +117,13 @@ std::int64_t FindBad(const EdgernnModel& model, const float* x) {
 
 // Sets the state of one sequence of the batch to its initial value.
 void ResetState(EdgernnModel* model, std::int64_t row) {
-  const std::int64_t batch = model->sizes.batch;
-  std::int64_t at = 0;
+  const float* start = model->start;
+  float* state = model->state;
   for (std::int64_t s = 0; s < model->state_count; ++s) {
-    const std::int64_t width = model->state_widths[s], of_row = at + row * width;
-    std::memcpy(model->state + of_row, model->start + of_row,
-                static_cast<std::size_t>(width) * sizeof(float));
-    at += batch * width;
+    const std::int64_t width = model->state_widths[s];
+    std::memcpy(state + row * width, start, static_cast<std::size_t>(width) * sizeof(float));
+    start += width;
+    state += model->sizes.batch * width;
   }
 }
 
@@ -137,9 +132,7 @@ void ResetInput(EdgernnModel* model, std::int64_t row) {
   model->nonfinite[row] = 0;
   const std::int64_t width = model->sizes.input;
   for (std::int64_t i = 0; i < width; ++i) {
-    // the mean of a model with a front end is that of its features
-    const bool has_mean = model->mean != nullptr && model->frontend.hop == 0;
-    model->held[row * width + i] = has_mean ? model->mean[i] : 0.0f;
+    model->held[row * width + i] = model->mean != nullptr ? model->mean[i] : 0.0f;
   }
 }
 
@@ -160,15 +153,15 @@ void Hold(EdgernnModel* model, const float* x) {
   }
 }
 
-// Runs the graph from x (B, width).
-void RunStep(EdgernnModel* model, const float* x, float* y) {
+// Runs the graph on x. Adds the time of each step to `nanoseconds`, unless it is null.
+void RunStep(EdgernnModel* model, const float* x, float* y, std::int64_t* nanoseconds = nullptr) {
   const std::int64_t batch = model->sizes.batch;
   const bool counts = model->updates != nullptr;
   for (std::int64_t b = 0; counts && b < batch; ++b) {
     model->updates[b] = model->graph.updates;
     model->macs[b] = model->graph.macs;
   }
-  RunGraph(model->graph, {batch, x, y, model->scratch, model->updates, model->macs});
+  RunGraph(model->graph, {0, x, y, model->scratch, model->updates, model->macs, nanoseconds});
 }
 
 // Sets *name to one of `count` names, or to null if `names` is.
@@ -180,6 +173,32 @@ EdgernnStatus FindName(const char* const* names, std::int64_t count, std::int64_
     return text.Add(", got ").Add(index).Report(EDGERNN_BAD_ARGUMENT);
   }
   *name = names == nullptr ? nullptr : names[index];
+  return EDGERNN_OK;
+}
+
+// Runs a step of a model of numbers.
+EdgernnStatus StepOnNumbers(EdgernnModel* model, const float* x, float* y,
+                            std::int64_t* nanoseconds) {
+  if (IsNull(model, "model") || IsNull(x, "x") || IsNull(y, "y")) return EDGERNN_BAD_ARGUMENT;
+  if (model->sizes.vocabulary > 0) {
+    return Report(
+        EDGERNN_BAD_ARGUMENT,
+        "x: expected words, as the model reads words, got floats; use edgernn_step_words");
+  }
+  const FlushSubnormals flush;
+  if (model->on_nonfinite != EDGERNN_NONFINITE_ERROR) {
+    Hold(model, x);
+    x = model->held;
+  } else if (const std::int64_t bad = FindBad(*model, x); bad >= 0) {
+    const char* const got = std::isnan(x[bad]) ? "nan" : x[bad] > 0.0f ? "inf" : "-inf";
+    return Text()
+        .Add("x: expected finite numbers, got ")
+        .Add(got)
+        .Add(" at index ")
+        .Add(bad)
+        .Report(EDGERNN_BAD_INPUT);
+  }
+  RunStep(model, x, y, nanoseconds);
   return EDGERNN_OK;
 }
 
@@ -227,40 +246,19 @@ EdgernnStatus edgernn_sizes(const EdgernnModel* model, EdgernnSizes* sizes) {
 }
 
 EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
-  if (IsNull(model, "model") || IsNull(x, "x") || IsNull(y, "y")) return EDGERNN_BAD_ARGUMENT;
-  if (model->sizes.vocabulary > 0) {
-    return Report(
-        EDGERNN_BAD_ARGUMENT,
-        "x: expected words, as the model reads words, got floats; use edgernn_step_words");
+  return edgernn::StepOnNumbers(model, x, y, nullptr);
+}
+
+EdgernnStatus edgernn_profile(EdgernnModel* model, const float* x, float* y,
+                              std::int64_t* nanoseconds, std::int64_t count) {
+  if (IsNull(model, "model") || IsNull(nanoseconds, "nanoseconds")) return EDGERNN_BAD_ARGUMENT;
+  const std::int64_t operations = model->graph.groups[0].step_count;
+  if (count != operations) {
+    Text text;
+    text.Add("count: expected ").Add(operations).Add(", the operations of the model, got ");
+    return text.Add(count).Report(EDGERNN_BAD_ARGUMENT);
   }
-  // covers the front end, the layers and the head
-  const edgernn::FlushSubnormals flush;
-  if (model->on_nonfinite != EDGERNN_NONFINITE_ERROR) {
-    edgernn::Hold(model, x);
-    x = model->held;
-  } else if (const std::int64_t bad = edgernn::FindBad(*model, x); bad >= 0) {
-    const char* const got = std::isnan(x[bad]) ? "nan" : x[bad] > 0.0f ? "inf" : "-inf";
-    return Text()
-        .Add("x: expected finite numbers, got ")
-        .Add(got)
-        .Add(" at index ")
-        .Add(bad)
-        .Report(EDGERNN_BAD_INPUT);
-  }
-  if (model->frontend.hop > 0) {
-    edgernn::RunFrontend(model->frontend, model->sizes.batch, x, model->x);
-    x = model->x;
-  }
-  if (model->mean == nullptr) {
-    edgernn::RunStep(model, x, y);
-    return EDGERNN_OK;
-  }
-  const std::int64_t width = model->width;
-  for (std::int64_t i = 0; i < model->sizes.batch * width; ++i) {
-    model->x[i] = edgernn::Standardise(*model, x[i], i % width);
-  }
-  edgernn::RunStep(model, model->x, y);
-  return EDGERNN_OK;
+  return edgernn::StepOnNumbers(model, x, y, nanoseconds);
 }
 
 EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, float* y) {
@@ -270,7 +268,6 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
                   "x: expected floats, as the model reads numbers, got words; use edgernn_step");
   }
   const edgernn::FlushSubnormals flush;
-  const std::int64_t width = model->width;
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
     if (x[b] >= 0 && x[b] < model->sizes.vocabulary) continue;
     Text text;
@@ -278,11 +275,9 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
     return text.Add(", got ").Add(x[b]).Add(" at index ").Add(b).Report(EDGERNN_BAD_INPUT);
   }
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
-    for (std::int64_t i = 0; i < width; ++i) {
-      model->x[b * width + i] = model->embedding[x[b] * width + i];
-    }
+    model->words[b] = static_cast<float>(x[b]);
   }
-  edgernn::RunStep(model, model->x, y);
+  edgernn::RunStep(model, model->words, y);
   return EDGERNN_OK;
 }
 
@@ -307,9 +302,10 @@ EdgernnStatus edgernn_nonfinite(const EdgernnModel* model, const std::int64_t** 
 
 EdgernnStatus edgernn_reset(EdgernnModel* model) {
   if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
-  std::memcpy(model->state, model->start,
-              static_cast<std::size_t>(model->sizes.state) * sizeof(float));
-  for (std::int64_t b = 0; b < model->sizes.batch; ++b) edgernn::ResetInput(model, b);
+  for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
+    edgernn::ResetState(model, b);
+    edgernn::ResetInput(model, b);
+  }
   return EDGERNN_OK;
 }
 
@@ -371,6 +367,12 @@ EdgernnStatus edgernn_sample_rate(const EdgernnModel* model, std::int64_t* rate)
   return EDGERNN_OK;
 }
 
+EdgernnStatus edgernn_detection(const EdgernnModel* model, EdgernnDetection* detection) {
+  if (IsNull(model, "model") || IsNull(detection, "detection")) return EDGERNN_BAD_ARGUMENT;
+  *detection = model->detection;
+  return EDGERNN_OK;
+}
+
 EdgernnStatus edgernn_class_name(const EdgernnModel* model, std::int64_t index, const char** name) {
   if (IsNull(model, "model") || IsNull(name, "name")) return EDGERNN_BAD_ARGUMENT;
   return edgernn::FindName(model->class_names, model->sizes.output, index, name);
@@ -387,9 +389,8 @@ EdgernnStatus edgernn_features(const EdgernnModel* model, const float** features
   if (IsNull(model, "model") || IsNull(features, "features") || IsNull(bands, "bands")) {
     return EDGERNN_BAD_ARGUMENT;
   }
-  const bool has_frontend = model->frontend.hop > 0;
-  *features = has_frontend ? model->x : nullptr;
-  *bands = has_frontend ? model->width : 0;
+  *features = model->graph.features;
+  *bands = model->graph.bands;
   return EDGERNN_OK;
 }
 

@@ -195,7 +195,21 @@ bool PackedFile::NextNames(const char** at, std::uint32_t count, const char* kin
   return true;
 }
 
-bool PackedFile::ReadNames(const char** outputs, const char** inputs) const {
+bool PackedFile::ReadDetection(const char* at, EdgernnDetection* detection) const {
+  const std::ptrdiff_t left = data_ + header_.bytes - at;
+  if (left != sizeof *detection) {
+    return Fail("detection: expected " + std::to_string(sizeof *detection) +
+                " bytes behind the names, got " + std::to_string(left));
+  }
+  std::memcpy(detection, at, sizeof *detection);
+  const auto is_duration = [](double seconds) { return seconds >= 0 && seconds <= 60; };
+  return (is_duration(detection->smoothing) && is_duration(detection->refractory) &&
+          detection->threshold > 0 && detection->threshold <= 1) ||
+         Fail("detection: expected times from 0 to 60 s, and a threshold above 0 and at most 1");
+}
+
+bool PackedFile::ReadNames(const char** outputs, const char** inputs,
+                           EdgernnDetection* detection) const {
   const char* at = data_ + header_.names;
   if (!NextNames(&at, header_.output, "outputs", outputs)) return false;
   const char* const end = data_ + header_.bytes;
@@ -203,6 +217,10 @@ bool PackedFile::ReadNames(const char** outputs, const char** inputs) const {
     // a text of the file that is empty
     for (std::uint32_t i = 0; inputs != nullptr && i < header_.input; ++i) inputs[i] = at - 1;
     return true;
+  }
+  if (header_.hop > 0) {
+    for (std::uint32_t i = 0; inputs != nullptr && i < header_.input; ++i) inputs[i] = at - 1;
+    return ReadDetection(at, detection);
   }
   if (!NextNames(&at, header_.input, "inputs", inputs)) return false;
   return at == end || Fail("names: expected the end of the file behind those of the inputs, got " +

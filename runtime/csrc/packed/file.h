@@ -4,12 +4,12 @@
 // which the reader checks. runtime/packed.py writes the file and aligns data to 64 bytes.
 //
 // Tensors are in order of use: E (V, I) of a model of words; those of a front end, which are its
-// settings (4,), see BuildFrontend, its window (window_size,), filters (bands, N/2 + 1), for pcen
-// alpha, delta and r (bands,), and the initial value of each of its states; mean and std (I,) if
-// the input is standardised; the weights of each layer, followed by the initial value (width,) of
-// each of its states, and by the weights of the block around it, if there are blocks; W (O, H) and
-// b (O,) of the head, if there is one. The weights of a block are W (H, I) and b (H,) of its
-// encoder, if its input has a size I other than H; scale and shift (H,) of its normalisation;
+// settings (4,), see LayerGraph::AddFrontend, its window (window_size,), filters (bands, N/2 + 1),
+// for pcen alpha, delta and r (bands,), and the initial value of each of its states; mean and std
+// (I,) if the input is standardised; the weights of each layer, followed by the initial value
+// (width,) of each of its states, and by the weights of the block around it, if there are blocks; W
+// (O, H) and b (O,) of the head, if there is one. The weights of a block are W (H, I) and b (H,) of
+// its encoder, if its input has a size I other than H; scale and shift (H,) of its normalisation;
 // W (H, H) and b (H,) of its linear map; and the same of its gate, if it has one.
 //
 // A file without blocks has version 4, so that libraries without blocks read it.
@@ -58,7 +58,7 @@ struct PackedHeader {
   std::uint32_t layers;
   std::uint32_t tensors;
   std::uint32_t
-      hop;  // samples of a step that a front end reads, 0 without one; `input` is its bands
+      hop;  // samples of a step that a front end reads, 0 without one; `input` is its features
   std::uint32_t sample_rate;  // rate of the audio in Hz; 0 if it is not known
   std::uint32_t names;        // offset of the names, see ReadNames; 0 without names
 };
@@ -151,8 +151,10 @@ class PackedFile {
   // Finds the names of the outputs in a file that has them, and behind them those of the inputs if
   // the file has these too: texts that end with a zero each. All of one kind may be empty, for
   // none. Sets the `header().output` pointers of `outputs` and the `header().input` pointers of
-  // `inputs` to them, unless these are null.
-  [[nodiscard]] bool ReadNames(const char** outputs, const char** inputs) const;
+  // `inputs` to them, unless these are null. The file of a model with a front end may have the
+  // settings of its detector in place of the names of the inputs.
+  [[nodiscard]] bool ReadNames(const char** outputs, const char** inputs,
+                               EdgernnDetection* detection) const;
 
   // Reads from the first tensor again.
   void Rewind() { tensors_read_ = 0; }
@@ -179,6 +181,9 @@ class PackedFile {
  private:
   // The address of a part of the file; null if it is outside the file or not aligned.
   const char* At(std::uint64_t offset, std::uint64_t bytes) const;
+
+  // Reads the settings of a detector in the last bytes of the file, from `at` on.
+  bool ReadDetection(const char* at, EdgernnDetection* detection) const;
 
   // Finds `count` names from *at on, and moves *at behind them.
   bool NextNames(const char** at, std::uint32_t count, const char* kind, const char** names) const;

@@ -1,164 +1,206 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds and runs the front end of a model that reads raw audio.
-
-#include "packed/frontend.h"
+// Describes the front end of a model that reads raw audio as steps. edgernn/frontends.py defines
+// it:
+//
+//   e = M |FFT(w s)|^2, s: the last samples            v = log(1 + e / floor)
+//   log: v      floor: v - n, n follows v      pcen: (e / (floor + m)^alpha + delta)^r - delta^r,
+//                                                    m follows e
+//
+// A step may have several hops, of which each has features: the layers read those of all, side by
+// side.
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <string>
 
 #include "graph/fourier_tables.h"
-#include "packed/file.h"
+#include "packed/layer_graph.h"
 
 namespace edgernn {
-
 namespace {
 
-// Sets the failure and returns false.
-bool Refuse(Failure* failure, const std::string& message) {
-  return failure->Set(EDGERNN_BAD_MODEL, "packed model: front end: " + message);
-}
-
-// Reads the settings: energy_floor, the normalisation, rise and fall.
-bool ReadSettings(PackedFile* file, Frontend* to, Failure* failure) {
-  Tensor settings;
-  if (!file->NextTensor("settings of the front end", {4}, &settings)) return false;
-  to->energy_floor = settings.values[0];
-  const float kind = settings.values[1];
-  to->rise = settings.values[2];
-  // a smooth energy falls as it rises
-  to->fall = kind == 2.0f ? to->rise : settings.values[3];
-  if (kind != 0.0f && kind != 1.0f && kind != 2.0f) {
-    return Refuse(failure, "normalisation: expected 0, 1 or 2, got another number");
-  }
-  to->normalisation = static_cast<Normalisation>(static_cast<int>(kind));
-  const bool positive = to->energy_floor > 0.0f && to->rise > 0.0f && to->fall > 0.0f;
-  if (!positive || to->rise > 1.0f || to->fall > 1.0f || !std::isfinite(to->energy_floor)) {
-    return Refuse(failure,
-                  "settings: expected a positive floor and shares from 0 to 1, got others");
-  }
-  return true;
-}
-
-// Copies the nonzero weights of each filter (bands, N/2 + 1).
-void BuildFilters(const Tensor& weights, Frontend* to, Arena* arena) {
-  const std::int64_t columns = to->half + 1;
-  MelFilter* const filters = arena->Allocate<MelFilter>(to->bands);
-  to->mel_filters = filters;
-  for (std::int64_t b = 0; b < to->bands; ++b) {
-    std::int64_t first = 0, last = columns;
-    while (first < columns && weights.values[b * columns + first] == 0.0f) ++first;
-    while (last > first && weights.values[b * columns + last - 1] == 0.0f) --last;
-    float* const values = arena->Allocate<float>(last - first);
-    if (values == nullptr) continue;
-    for (std::int64_t k = first; k < last; ++k) {
-      values[k - first] = weights.values[b * columns + k];
-    }
-    filters[b] = {static_cast<std::int32_t>(first), static_cast<std::int32_t>(last - first),
-                  values};
-  }
-}
+// The normalisation of energies; the numbers are those in the file.
+enum class Normalisation { kLog, kFloor, kPcen };
 
 // The largest energy, in energy floors, and the largest logarithm that count as digital silence.
 constexpr float kSilent = 0.01f;
 
-// Moves `last` by a share of the gap to `value`: by the whole gap if it is 0. From `silent` on, it
-// moves by the shares of the front end, and stays at or above `silent`.
-float Follow(const Frontend& f, float last, float value, float silent) {
-  const float quiet = std::min(last, silent), progress = quiet / silent;
-  const float share = std::max(1.0f - progress * progress, value < last ? f.fall : f.rise);
-  // in this order, NaN stays NaN
-  return std::max(last + share * (value - last), quiet);
-}
+// Bands whose filters are one product: neighbouring ones read neighbouring frequencies.
+constexpr std::int64_t kNeighbours = 8;
 
-// The feature of a band with this energy; `followed` is its noise floor or smooth energy.
-float Feature(const Frontend& f, std::int64_t band, float energy, float* followed) {
-  if (f.normalisation == Normalisation::kPcen) {
-    *followed = Follow(f, *followed, energy, kSilent * f.energy_floor);
-    const float alpha = f.alpha[band], delta = f.delta[band], r = f.r[band];
-    const float gain = std::pow(f.energy_floor + *followed, alpha);
-    return std::pow(energy / gain + delta, r) - std::pow(delta, r);
-  }
-  const float value = std::log(1.0f + energy / f.energy_floor);
-  if (f.normalisation == Normalisation::kLog) return value;
-  *followed = Follow(f, *followed, value, kSilent);
-  return value - *followed;
-}
-
-// Keeps the last samples of the window, without its first hop.
-void KeepSamples(const Frontend& f, const float* x, float* samples) {
-  const std::int64_t overlap = f.window_size - f.hop;
-  const std::int64_t kept = overlap > f.hop ? overlap - f.hop : 0, added = overlap - kept;
-  std::memmove(samples, samples + (overlap - kept), static_cast<std::size_t>(kept) * sizeof(float));
-  std::memcpy(samples + kept, x + (f.hop - added), static_cast<std::size_t>(added) * sizeof(float));
-}
+// Largest number of hops in a step, each of which has steps of its own.
+constexpr std::int64_t kMostHops = 4096;
 
 }  // namespace
 
-bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
-                   std::vector<Tensor>* starts, Arena* arena, Frontend* to, Failure* failure) {
-  to->hop = static_cast<std::int32_t>(hop);
-  to->bands = static_cast<std::int32_t>(bands);
+// The settings of a front end in the file.
+struct LayerGraph::FrontendSettings {
+  float energy_floor;
+  Normalisation normalisation;
+  float rise, fall;
+};
+
+bool LayerGraph::ReadSettings(FrontendSettings* to) {
+  Tensor tensor;
+  if (!file_.NextTensor("settings of the front end", {4}, &tensor)) return false;
+  const Values& values = tensor.values;
+  const float kind = values[1];
+  if (kind != 0.0f && kind != 1.0f && kind != 2.0f) {
+    return file_.Fail("front end: normalisation: expected 0, 1 or 2, got another number");
+  }
+  to->energy_floor = values[0];
+  to->normalisation = static_cast<Normalisation>(static_cast<int>(kind));
+  to->rise = values[2];
+  // a smooth energy falls as it rises
+  to->fall = to->normalisation == Normalisation::kPcen ? to->rise : values[3];
+  const bool positive = to->energy_floor > 0.0f && to->rise > 0.0f && to->fall > 0.0f;
+  return (positive && to->rise <= 1.0f && to->fall <= 1.0f && std::isfinite(to->energy_floor)) ||
+         file_.Fail(
+             "front end: settings: expected a positive floor and shares from 0 to 1, got others");
+}
+
+bool LayerGraph::AddFrontend() {
+  const std::int64_t samples = file_.header().hop, features = file_.header().input;
+  FrontendSettings settings;
   Tensor window, filters;
-  if (!ReadSettings(file, to, failure)) return false;
-  if (!file->NextTensor(&window) || !file->NextTensor(&filters)) return false;
-  if (window.shape.size() != 1 || window.shape[0] < hop) {
-    return Refuse(failure, "window: expected at least " + std::to_string(hop) + " numbers, got " +
-                               Print(window.shape));
-  }
-  const std::int64_t window_size = window.shape[0];
-  const bool is_matrix = filters.shape.size() == 2 && filters.shape[0] == bands;
-  const std::int64_t half = is_matrix ? filters.shape[1] - 1 : 0;
-  if (half < 1 || (half & (half - 1)) != 0 || 2 * half > kMaxFourier || 2 * half < window_size) {
-    return Refuse(failure, "filters: expected (" + std::to_string(bands) +
-                               ", N/2 + 1) for a power of two N from " +
-                               std::to_string(window_size) + ", got " + Print(filters.shape));
-  }
-  to->window_size = static_cast<std::int32_t>(window_size);
-  to->half = static_cast<std::int32_t>(half);
-  to->window = CopyFloats(window, arena);
-  BuildFilters(filters, to, arena);
-  to->cosines = MakeFourierTables(half, arena);
-  to->sines = to->cosines == nullptr ? nullptr : to->cosines + half;
-  if (to->normalisation == Normalisation::kPcen) {
-    for (const float** values : {&to->alpha, &to->delta, &to->r}) {
-      Tensor tensor;
-      if (!file->NextTensor("a parameter of pcen", {bands}, &tensor)) return false;
-      *values = CopyFloats(tensor, arena);
-    }
-  }
-  const auto add_state = [&](const char* name, std::int64_t width) {
-    starts->emplace_back();
-    return file->NextTensor(name, {width}, &starts->back());
-  };
-  if (window_size > hop && !add_state("samples", window_size - hop)) return false;
-  if (to->normalisation != Normalisation::kLog &&
-      !add_state("noise floor or smooth energy", bands)) {
+  const auto window_index = static_cast<std::int64_t>(graph_.tensors.size());
+  if (!ReadSettings(&settings) || !file_.NextTensor(&window) || !file_.NextTensor(&filters)) {
     return false;
   }
-  to->workspace = arena->Allocate<float>(5 * half + 1);
+  graph_.tensors.push_back(window);
+  const std::int64_t bands = filters.shape[0];
+  if (features % bands != 0 || samples % (features / bands) != 0) {
+    return file_.Fail("front end: filters: expected rows that divide " + std::to_string(features) +
+                      " features, and hops that divide " + std::to_string(samples) +
+                      " samples, got " + Print(filters.shape));
+  }
+  const std::int64_t hops = features / bands, hop = samples / hops;
+  if (hops > kMostHops) {
+    return file_.Fail("front end: expected at most " + std::to_string(kMostHops) +
+                      " hops in a step, got " + std::to_string(hops));
+  }
+  if (window.shape.size() != 1 || window.shape[0] < hop) {
+    return file_.Fail("front end: window: expected at least " + std::to_string(hop) +
+                      " numbers, got " + Print(window.shape));
+  }
+  const std::int64_t size = window.shape[0], overlap = size - hop;
+  const std::int64_t half = filters.shape.size() == 2 ? filters.shape[1] - 1 : 0;
+  if (half < 1 || (half & (half - 1)) != 0 || 2 * half > kMaxFourier || 2 * half < size) {
+    return file_.Fail("front end: filters: expected (" + std::to_string(bands) +
+                      ", N/2 + 1) for a power of two N from " + std::to_string(size) + ", got " +
+                      Print(filters.shape));
+  }
+  const Normalisation kind = settings.normalisation;
+  std::int64_t pcen[3] = {};
+  for (std::int64_t& parameter : pcen) {
+    if (kind != Normalisation::kPcen) break;
+    if (!ReadTensor("a parameter of pcen", {bands}, &parameter)) return false;
+  }
+  const std::int64_t x = value_, signal = AddBuffer(overlap + samples);
+  AddMove({x, 0}, {signal, overlap}, samples);
+  if (overlap > 0) {
+    std::int64_t kept;
+    if (!ReadState("samples", overlap, &kept)) return false;
+    keeps_samples_ = true;
+    AddMove({kept, 0}, {signal, 0}, overlap);
+    AddMove({signal, samples}, {kept, 0}, overlap);
+  }
+  if (kind != Normalisation::kLog &&
+      !ReadState("noise floor or smooth energy", bands, &followed_)) {
+    return false;
+  }
+  const std::int64_t spectrum_size = 2 * half + 2, spectrum = AddBuffer(hops * spectrum_size),
+                     power = AddBuffer(hops * (half + 1)), energy = AddBuffer(features);
+  AddStep(StepCode::kFourier,
+          {signal, 0, spectrum, 0, hops, hop, spectrum_size, 2 * half, window_index});
+  for (std::int64_t i = 0; i < hops; ++i) {
+    ColumnProgram squares(half + 1);
+    const std::int64_t re = squares.Read({spectrum, i * spectrum_size}),
+                       im = squares.Read({spectrum, i * spectrum_size + half + 1});
+    squares.Write({power, i * (half + 1)},
+                  squares.Run(Operation::add, squares.Run(Operation::mul, re, re),
+                              squares.Run(Operation::mul, im, im)));
+    AddProgram(squares);
+  }
+  AddFilters(filters, hops, power, energy);
+  value_ = AddBuffer(features);
+  for (std::int64_t i = 0; i < hops; ++i) {
+    AddFeatures(settings, pcen, {energy, i * bands}, {value_, i * bands}, bands);
+  }
   return true;
 }
 
-void RunFrontend(const Frontend& frontend, std::int64_t batch, const float* x, float* features) {
-  const std::int64_t overlap = frontend.window_size - frontend.hop, bands = frontend.bands;
-  for (std::int64_t b = 0; b < batch; ++b) {
-    float* const samples = frontend.samples == nullptr ? nullptr : frontend.samples + b * overlap;
-    float* const followed = frontend.followed == nullptr ? nullptr : frontend.followed + b * bands;
-    const float* const hop = x + b * frontend.hop;
-    const float* const power = edgernn_power_spectrum(&frontend, samples, hop, frontend.workspace);
-    for (std::int64_t band = 0; band < bands; ++band) {
-      const MelFilter& filter = frontend.mel_filters[band];
-      float energy = 0.0f;
-      for (std::int32_t k = 0; k < filter.count; ++k) {
-        energy += filter.weights[k] * power[filter.first + k];
+void LayerGraph::AddFilters(const Tensor& filters, std::int64_t hops, std::int64_t power,
+                            std::int64_t energy) {
+  const std::int64_t bands = filters.shape[0], columns = filters.shape[1];
+  const Values& weights = filters.values;
+  for (std::int64_t first = 0; first < bands; first += kNeighbours) {
+    const std::int64_t rows = std::min(kNeighbours, bands - first);
+    // the columns that are not zero in all of these rows
+    std::int64_t begin = columns - 1, end = columns;
+    const auto is_zero = [&](std::int64_t column) {
+      for (std::int64_t row = first; row < first + rows; ++row) {
+        if (weights[row * columns + column] != 0.0f) return false;
       }
-      features[b * bands + band] =
-          Feature(frontend, band, energy, followed == nullptr ? nullptr : followed + band);
+      return true;
+    };
+    for (std::int64_t k = columns; k-- > 0;) {
+      if (!is_zero(k)) begin = k;
     }
-    if (samples != nullptr) KeepSamples(frontend, hop, samples);
+    while (end > begin + 1 && is_zero(end - 1)) --end;
+    std::vector<float> part;
+    for (std::int64_t row = first; row < first + rows; ++row) {
+      for (std::int64_t k = begin; k < end; ++k) part.push_back(weights[row * columns + k]);
+    }
+    AddStep(StepCode::kLinear, {power, begin, energy, first, AddNumbers(part, {rows, end - begin}),
+                                -1, 1, 0, 0, hops, columns, bands});
   }
+}
+
+void LayerGraph::AddFeatures(const FrontendSettings& settings, const std::int64_t (&pcen)[3],
+                             const ColumnProgram::ColumnOperand& energy,
+                             const ColumnProgram::ColumnOperand& features, std::int64_t bands) {
+  const Normalisation kind = settings.normalisation;
+  ColumnProgram program(bands);
+  const auto number = [&](float value) { return program.Read({AddNumber(value), 0}, 0); };
+  const auto run = [&](Operation operation, std::int64_t a, std::int64_t b = -1,
+                       std::int64_t c = -1) { return program.Run(operation, a, b, c); };
+  const std::int64_t e = program.Read(energy), floor = number(settings.energy_floor),
+                     one = number(1.0f);
+  std::int64_t result = e;
+  if (kind != Normalisation::kPcen) {
+    result = run(Operation::log, run(Operation::add, one, run(Operation::div, e, floor)));
+  }
+  if (kind != Normalisation::kLog) {
+    const std::int64_t last = program.Read({followed_, 0}), value = result;
+    const std::int64_t silent =
+        number(kind == Normalisation::kPcen ? kSilent * settings.energy_floor : kSilent);
+    const std::int64_t quiet = run(Operation::min, last, silent);
+    const std::int64_t progress = run(Operation::div, quiet, silent);
+    const std::int64_t start = run(Operation::sub, one, run(Operation::mul, progress, progress));
+    const std::int64_t usual = run(Operation::select, run(Operation::less, value, last),
+                                   number(settings.fall), number(settings.rise));
+    const std::int64_t share = run(Operation::max, start, usual);
+    const std::int64_t moved =
+        run(Operation::add, last, run(Operation::mul, share, run(Operation::sub, value, last)));
+    const std::int64_t next = run(Operation::max, moved, quiet);
+    program.Write({followed_, 0}, next);
+    if (kind == Normalisation::kFloor) {
+      result = run(Operation::sub, value, next);
+    } else {
+      const auto column = [&](std::int64_t tensor) {
+        return program.Read({AddConstant(tensor, bands), 0});
+      };
+      const std::int64_t alpha = column(pcen[0]), delta = column(pcen[1]), r = column(pcen[2]);
+      const auto power = [&](std::int64_t base, std::int64_t exponent) {
+        return run(Operation::exp, run(Operation::mul, exponent, run(Operation::log, base)));
+      };
+      const std::int64_t gain = power(run(Operation::add, floor, next), alpha);
+      const std::int64_t shifted = run(Operation::add, run(Operation::div, e, gain), delta);
+      result = run(Operation::sub, power(shifted, r), power(delta, r));
+    }
+  }
+  program.Write(features, result);
+  AddProgram(program);
 }
 
 }  // namespace edgernn

@@ -9,7 +9,11 @@ namespace {
 // added to the variance, as in edgernn/blocks.py
 constexpr float kEpsilon = 1e-5f;
 
-constexpr std::int64_t Code(Operation operation) { return static_cast<std::int64_t>(operation); }
+// Numbers of a ColumnProgram from this one on are results of instructions.
+constexpr std::int64_t kFirstInstruction = 1 << 16;
+
+// Word indices are floats in the graph, which are exact up to here.
+constexpr std::int64_t kMostWords = 1 << 24;
 
 void Append(const LayerGraph::Words& words, LayerGraph::Words* to) {
   to->insert(to->end(), words.begin(), words.end());
@@ -17,12 +21,82 @@ void Append(const LayerGraph::Words& words, LayerGraph::Words* to) {
 
 }  // namespace
 
+std::int64_t ColumnProgram::Read(const ColumnOperand& operand, std::int64_t stride) {
+  Append({operand.value, operand.offset, 0, 0, stride}, &operands_);
+  return static_cast<std::int64_t>(operands_.size()) / 5 - 1;
+}
+
+std::int64_t ColumnProgram::Run(Operation operation, std::int64_t a, std::int64_t b,
+                                std::int64_t c) {
+  Append({static_cast<std::int64_t>(operation), a, b, c}, &instructions_);
+  return kFirstInstruction + static_cast<std::int64_t>(instructions_.size()) / 4 - 1;
+}
+
+void ColumnProgram::Write(const ColumnOperand& to, std::int64_t number) {
+  Append({to.value, to.offset, 0, 0}, &results_);
+  numbers_.push_back(number);
+}
+
+std::vector<std::int64_t> ColumnProgram::Words() const {
+  const auto count = [](const std::vector<std::int64_t>& list, std::size_t size) {
+    return static_cast<std::int64_t>(list.size() / size);
+  };
+  const std::int64_t operands = count(operands_, 5);
+  // operands are counted first, then instructions
+  const auto place = [&](std::int64_t number) {
+    return number < kFirstInstruction ? number : number - kFirstInstruction + operands;
+  };
+  std::vector<std::int64_t> words{1, 1, columns_, operands};
+  Append(operands_, &words);
+  words.push_back(count(results_, 4));
+  Append(results_, &words);
+  words.push_back(count(instructions_, 4));
+  for (std::size_t i = 0; i < instructions_.size(); ++i) {
+    words.push_back(i % 4 == 0 ? instructions_[i] : place(instructions_[i]));
+  }
+  for (const std::int64_t number : numbers_) words.push_back(place(number));
+  return words;
+}
+
 LayerGraph::LayerGraph(PackedFile* file, GraphSource* graph) : file_(*file), graph_(*graph) {
   const PackedHeader& header = file->header();
-  graph->input = width_ = header.input;
+  width_ = header.input;
+  graph->input = header.hop > 0 ? header.hop : header.vocabulary > 0 ? 1 : header.input;
   graph->output = header.output;
-  value_ = AddValue(ValueKind::kInput, 0, header.input);
+  value_ = AddValue(ValueKind::kInput, 0, graph->input);
   output_ = AddValue(ValueKind::kOutput, 0, header.output);
+}
+
+bool LayerGraph::AddInput() {
+  const PackedHeader& header = file_.header();
+  if (header.vocabulary > kMostWords) {
+    return file_.Fail("vocabulary: expected at most " + std::to_string(kMostWords) +
+                      " words, got " + std::to_string(header.vocabulary));
+  }
+  if (header.vocabulary > 0) {
+    std::int64_t table;
+    if (!ReadTensor("E", {header.vocabulary, width_}, &table)) return false;
+    const std::int64_t word = value_;
+    value_ = AddBuffer(width_);
+    AddStep(StepCode::kGather,
+            {AddConstant(table, header.vocabulary * width_), 0, value_, 0, width_, 0, word, 0});
+  }
+  if (header.hop > 0 && !AddFrontend()) return false;
+  if ((header.flags & kStandardises) != 0) {
+    std::int64_t mean, std;
+    if (!ReadTensor("mean", {width_}, &mean) || !ReadTensor("std", {width_}, &std)) return false;
+    mean_ = graph_.tensors[static_cast<std::size_t>(mean)];
+    ColumnProgram program(width_);
+    const std::int64_t centred = program.Run(Operation::sub, program.Read({value_, 0}),
+                                             program.Read({AddConstant(mean, width_), 0}));
+    const std::int64_t scaled =
+        program.Run(Operation::div, centred, program.Read({AddConstant(std, width_), 0}));
+    value_ = AddBuffer(width_);
+    program.Write({value_, 0}, scaled);
+    AddProgram(program);
+  }
+  graph_.features = header.hop > 0 ? value_ : -1;
+  return true;
 }
 
 bool LayerGraph::AddLayer(std::uint32_t index) {
@@ -59,10 +133,9 @@ bool LayerGraph::AddLayer(std::uint32_t index) {
   }
   Words states;
   for (const StateInput& state : op.spec.states) {
-    const std::int64_t width = Width(state.extent, sizes);
-    std::int64_t tensor;
-    if (!ReadTensor(state.name, {width}, &tensor)) return false;
-    Append({AddValue(ValueKind::kState, 0, width, tensor), 0}, &states);
+    std::int64_t value;
+    if (!ReadState(state.name, Width(state.extent, sizes), &value)) return false;
+    Append({value, 0}, &states);
   }
   const auto add = [&] {
     Words words{index, first, value_, 0, -1,
@@ -85,7 +158,7 @@ bool LayerGraph::AddOutput() {
       return file_.Fail("output: expected " + std::to_string(width_) +
                         ", as there is no head, got " + std::to_string(outputs));
     }
-    AddStep(StepCode::kMove, {value_, 0, output_, 0, 1, outputs, 1, 1});
+    AddMove({value_, 0}, {output_, 0}, outputs);
     return true;
   }
   LinearTensors head;
@@ -116,43 +189,47 @@ bool LayerGraph::AddBlock(std::int64_t hidden, const AddCell& add_cell) {
   add_cell();
   const std::int64_t branch = AddBuffer(hidden);
   AddLinear(linear, value_, branch);
+  ColumnProgram program(hidden);
+  std::int64_t added = program.Read({branch, 0});
   if (has_gate) {
     const std::int64_t gated = AddBuffer(hidden);
     AddLinear(gate, value_, gated);
-    value_ = AddBuffer(hidden);
-    AddProgram(hidden, {{u, 1}, {branch, 1}, {gated, 1}}, {value_},
-               {Code(Operation::sigmoid), 2, -1, -1, Code(Operation::mul), 1, 3, -1,
-                Code(Operation::add), 0, 4, -1},
-               {5});
-  } else {
-    value_ = AddBuffer(hidden);
-    AddProgram(hidden, {{u, 1}, {branch, 1}}, {value_}, {Code(Operation::add), 0, 1, -1}, {2});
+    added = program.Run(Operation::mul, added,
+                        program.Run(Operation::sigmoid, program.Read({gated, 0})));
   }
+  value_ = AddBuffer(hidden);
+  program.Write({value_, 0}, program.Run(Operation::add, program.Read({u, 0}), added));
+  AddProgram(program);
   width_ = hidden;
   return true;
 }
 
 void LayerGraph::AddNorm(std::int64_t size, std::int64_t scale, std::int64_t shift) {
   const std::int64_t sum = AddBuffer(1), centred = AddBuffer(size), squares = AddBuffer(size),
-                     factor = AddBuffer(1), count = AddNumber(static_cast<float>(size));
+                     count = AddNumber(static_cast<float>(size));
   const auto add_sum = [&](std::int64_t from) {
     AddStep(StepCode::kReduce, {0, from, 0, sum, 0, 1, 0, 1, 0, 1, 0, size, 1, 1, 0});
   };
   add_sum(value_);
-  AddProgram(size, {{value_, 1}, {sum, 0}, {count, 0}}, {centred, squares},
-             {Code(Operation::div), 1, 2, -1, Code(Operation::sub), 0, 3, -1, Code(Operation::mul),
-              4, 4, -1},
-             {4, 5});
+  ColumnProgram centre(size);
+  const std::int64_t mean =
+      centre.Run(Operation::div, centre.Read({sum, 0}, 0), centre.Read({count, 0}, 0));
+  const std::int64_t difference = centre.Run(Operation::sub, centre.Read({value_, 0}), mean);
+  centre.Write({centred, 0}, difference);
+  centre.Write({squares, 0}, centre.Run(Operation::mul, difference, difference));
+  AddProgram(centre);
   add_sum(squares);
-  AddProgram(1, {{sum, 0}, {count, 0}, {AddNumber(kEpsilon), 0}, {AddNumber(1.0f), 0}}, {factor},
-             {Code(Operation::div), 0, 1, -1, Code(Operation::add), 4, 2, -1, Code(Operation::sqrt),
-              5, -1, -1, Code(Operation::div), 3, 6, -1},
-             {7});
   value_ = AddBuffer(size);
-  AddProgram(size, {{centred, 1}, {factor, 0}, {scale, 1}, {shift, 1}}, {value_},
-             {Code(Operation::mul), 0, 1, -1, Code(Operation::mul), 4, 2, -1, Code(Operation::add),
-              5, 3, -1},
-             {6});
+  ColumnProgram norm(size);
+  const std::int64_t variance =
+      norm.Run(Operation::div, norm.Read({sum, 0}, 0), norm.Read({count, 0}, 0));
+  const std::int64_t deviation = norm.Run(
+      Operation::sqrt, norm.Run(Operation::add, variance, norm.Read({AddNumber(kEpsilon), 0}, 0)));
+  const std::int64_t scaled =
+      norm.Run(Operation::mul, norm.Run(Operation::div, norm.Read({centred, 0}), deviation),
+               norm.Read({scale, 0}));
+  norm.Write({value_, 0}, norm.Run(Operation::add, scaled, norm.Read({shift, 0})));
+  AddProgram(norm);
 }
 
 bool LayerGraph::ReadTensor(const std::string& name, const Shape& shape, std::int64_t* index) {
@@ -165,6 +242,13 @@ bool LayerGraph::ReadLinear(const std::string& name, std::int64_t inputs, std::i
                             LinearTensors* to) {
   return ReadTensor("W of " + name, {outputs, inputs}, &to->w) &&
          ReadTensor("b of " + name, {outputs}, &to->b);
+}
+
+bool LayerGraph::ReadState(const std::string& name, std::int64_t width, std::int64_t* value) {
+  std::int64_t tensor;
+  if (!ReadTensor(name, {width}, &tensor)) return false;
+  *value = AddValue(ValueKind::kState, 0, width, tensor);
+  return true;
 }
 
 std::int64_t LayerGraph::AddValue(ValueKind kind, std::int64_t offset, std::int64_t size,
@@ -186,9 +270,13 @@ std::int64_t LayerGraph::AddConstant(std::int64_t tensor, std::int64_t size) {
 }
 
 std::int64_t LayerGraph::AddNumber(float number) {
-  numbers_.push_back(number);
-  graph_.tensors.push_back({{&numbers_.back()}, {1}});
-  return AddConstant(static_cast<std::int64_t>(graph_.tensors.size()) - 1, 1);
+  return AddConstant(AddNumbers({number}, {1}), 1);
+}
+
+std::int64_t LayerGraph::AddNumbers(const std::vector<float>& numbers, const Shape& shape) {
+  numbers_.push_back(numbers);
+  graph_.tensors.push_back({{numbers_.back().data()}, shape});
+  return static_cast<std::int64_t>(graph_.tensors.size()) - 1;
 }
 
 void LayerGraph::AddStep(StepCode code, const Words& arguments) {
@@ -199,23 +287,13 @@ void LayerGraph::AddStep(StepCode code, const Words& arguments) {
   }
 }
 
-void LayerGraph::AddLinear(const LinearTensors& tensors, std::int64_t from, std::int64_t to) {
-  AddStep(StepCode::kLinear, {from, 0, to, 0, tensors.w, tensors.b, 1, 0, 0, 1, 0, 0});
+void LayerGraph::AddMove(const ColumnProgram::ColumnOperand& from,
+                         const ColumnProgram::ColumnOperand& to, std::int64_t count) {
+  AddStep(StepCode::kMove, {from.value, from.offset, to.value, to.offset, 1, count, 1, 1});
 }
 
-void LayerGraph::AddProgram(std::int64_t columns, const std::vector<ColumnOperand>& operands,
-                            const Words& results, const Words& instructions, const Words& values) {
-  const auto count = [](const auto& list) { return static_cast<std::int64_t>(list.size()); };
-  Words words{1, 1, columns, count(operands)};
-  for (const ColumnOperand& operand : operands) {
-    Append({operand.value, 0, 0, 0, operand.stride}, &words);
-  }
-  words.push_back(count(results));
-  for (const std::int64_t result : results) Append({result, 0, 0, 0}, &words);
-  words.push_back(count(instructions) / 4);
-  Append(instructions, &words);
-  Append(values, &words);
-  AddStep(StepCode::kProgram, words);
+void LayerGraph::AddLinear(const LinearTensors& tensors, std::int64_t from, std::int64_t to) {
+  AddStep(StepCode::kLinear, {from, 0, to, 0, tensors.w, tensors.b, 1, 0, 0, 1, 0, 0});
 }
 
 }  // namespace edgernn

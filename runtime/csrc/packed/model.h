@@ -9,31 +9,28 @@
 #include "edgernn.h"
 #include "graph/graph.h"
 #include "packed/file.h"
-#include "packed/frontend.h"
 
 struct EdgernnModel {
   EdgernnSizes sizes;
-  std::int64_t width;        // number of inputs of the first layer
   std::uint64_t file_bytes;  // size of the file without the names
   std::uint32_t file_checksum;
-  std::int64_t sample_rate;          // 0 if it is not known
+  std::int64_t sample_rate;  // 0 if it is not known
+  EdgernnDetection detection;
   const char* const* class_names;    // (O,), see PackedFile::ReadNames, or null
   const char* const* channel_names;  // (I,), or null
   const edgernn::KernelTable* table;
-  edgernn::Values embedding;  // (V, I), in the file
-  edgernn::Frontend frontend;
-  const float* mean;      // (width,), or null
-  const float* std;       // (width,), or null
-  float* x;               // (B, width): the input of the first layer, the features of a front end
+  float* words;           // (B,), x of a model of words as floats
+  const float* mean;      // (I,): what a model that standardises x subtracts from it; else null
   std::int64_t features;  // F if the first layer has an imputer, else 0
   EdgernnNonfinite on_nonfinite;
   float* held;              // (B, I): the last finite numbers of x; empty for a model of words
   std::int64_t* nonfinite;  // (B,): steps at which x had a number that is not finite
-  edgernn::Graph graph;     // from the input of the first layer to y
-  float* state;             // states of the front end and of all layers, (B, width) each
-  const float* start;       // their initial values
+  edgernn::Graph graph;
+  float* state;        // all states, (B, width) each
+  const float* start;  // their initial values, (width,) each
   const std::int64_t* state_widths;
   std::int64_t state_count;  // number of states
+  bool keeps_samples;        // the first state has numbers of x
   void* scratch;
   std::int64_t* updates;  // (B,), or null
   std::int64_t* macs;     // (B,), or null

@@ -82,7 +82,7 @@ bool CheckContent(const EdgernnModel& model, const char* counts, const char* sta
   if (!CheckCounts(counts, batch, failure)) return false;
   for (std::int64_t s = 0; s < model.state_count; ++s) {
     const std::int64_t width = model.state_widths[s];
-    const bool is_input = s == 0 && model.frontend.samples != nullptr;
+    const bool is_input = s == 0 && model.keeps_samples;
     const Infinity infinity = is_input ? Infinity::kRefused : Infinity::kAccepted;
     if (!CheckNumbers(state, batch, width, infinity, failure)) return false;
     state += static_cast<std::size_t>(batch * width) * sizeof(float);
@@ -115,6 +115,9 @@ bool CheckHeader(const EdgernnModel& model, const SavedStateHeader& header, cons
 #else
   static_cast<void>(content);
 #endif
+  if ((header.unused[0] | header.unused[1]) != 0) {
+    return fail("expected zeros at the end of its header, got others; it is damaged, start anew");
+  }
   if (header.model_bytes != model.file_bytes || header.model_checksum != model.file_checksum) {
     return fail(
         "expected a state of this model, got one of another model; open the model that saved it");

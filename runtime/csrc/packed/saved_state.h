@@ -22,8 +22,8 @@ struct SavedStateHeader {
   std::uint32_t checksum;        // CRC-32 of the bytes after the header
   std::uint32_t model_checksum;  // `checksum` and `bytes` of the packed model
   std::uint64_t model_bytes;
-  std::uint64_t batch;  // B
-  std::uint64_t unused[2];
+  std::uint64_t batch;      // B
+  std::uint64_t unused[2];  // 0
 };
 static_assert(sizeof(SavedStateHeader) == 64);
 

@@ -25,10 +25,6 @@ constexpr int kOperations = static_cast<int>(Operation::copy);
 EDGERNN_PROGRAM_OPS(EDGERNN_CHECK)
 #undef EDGERNN_CHECK
 
-int ArityOf(const Instruction& instruction) {
-  return kArities[static_cast<int>(instruction.operation)];
-}
-
 // `fused` computes `reader` and its operand `from`, whose operands take that operand's place.
 struct Fusion {
   Operation reader;
@@ -53,6 +49,14 @@ constexpr Fusion kFusions[] = {
     {Operation::lerp_sigmoid, 0, false, Operation::tanh, Operation::tanh_lerp_sigmoid},
     {Operation::lerp_sigmoid, 1, false, Operation::tanh, Operation::lerp_tanh_sigmoid},
 };
+
+}  // namespace
+
+int ArityOf(const Instruction& instruction) {
+  return kArities[static_cast<int>(instruction.operation)];
+}
+
+namespace {
 
 class Checker {
  public:

@@ -47,6 +47,9 @@ using FindArgument = std::function<int(ArgumentKind, int index)>;
                                 const ProgramLimits& limits, const FindArgument& find,
                                 ProgramCode* code, std::string* error);
 
+// The number of operands that an instruction reads.
+int ArityOf(const Instruction& instruction);
+
 // Copies all that a program points to into the arena, if the arena has a buffer.
 Program CopyProgram(Program program, Arena* arena);
 

@@ -90,6 +90,13 @@ struct Instruction {
   std::uint16_t to;
 };
 
+// The memory of a program's values: the step from vector to vector of each kind of operand, and the
+// first vector of each value. A step of a graph has memory for the places of its program alone.
+struct Places {
+  std::int64_t steps[kOperandSteps];
+  const float* at[kMaxPlaces];
+};
+
 // A view of a checked program. The place of result r may be the memory of state r: no instruction
 // reads that state afterwards.
 struct Program {

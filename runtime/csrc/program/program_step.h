@@ -11,18 +11,31 @@ namespace edgernn {
 // An operand or a result of a program.
 struct ProgramOperand {
   Place place;
+  bool is_constant;
   std::int64_t strides[kRowLoops];
-  std::int64_t value;  // its place among those of the program's values
 };
 
-// A program on each number of all rows and columns.
+// A program on each number of all rows and columns. The places of its program are those of the
+// operands with a number for each column, of those with one for each row, of the results, of the
+// constants and of the registers.
 struct ProgramStep : Step {
   Program program;
   std::int64_t rows[kRowLoops];
   std::int64_t columns;
-  // those that have a number for each column, those that have one for each row, and the results
   std::int64_t column_operands, row_operands, results;
-  const ProgramOperand* operands;  // one after the other
+  const ProgramOperand* operands;  // in the order of their places
+  bool is_block;                   // there is one row, which is one block
+  std::int64_t outside_count;
+  // Operands and results for each column that move from call to call. If the last vector of a block
+  // is incomplete, these are all operands that are copied at each call: constants are copied once.
+  const std::int64_t* outside;
+  // Memory of the step. Set are the places of constants and registers, of the copies of numbers for
+  // each row, and, for one block, of operands and results for each column that are not outside.
+  Places* places;
+  std::int64_t copy_floats;  // of an operand
+  float* copies;  // (operands and results, copy_floats): numbers of rows, and incomplete vectors
+
+  std::int64_t Operands() const { return column_operands + row_operands + results; }
 };
 
 }  // namespace edgernn

@@ -8,12 +8,6 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The memory of a program's values.
-struct Places {
-  const float* at[kMaxPlaces];  // the first vector of each value
-  std::int64_t steps[kOperandSteps];
-};
-
 // Runs an instruction over `count` vectors, at least one.
 using RunFunction = void (*)(const Places&, const Instruction&, std::int64_t count);
 

@@ -43,6 +43,12 @@ typedef struct EdgernnMove {
 #define EDGERNN_INT8_COLUMN(i)        \
   const float c##i = moves[i].change; \
   const int8_t* w##i = matrix->weights + moves[i].column * matrix->rows + part.row;
+#define EDGERNN_BFLOAT16_SCALES
+#define EDGERNN_BFLOAT16_SCALED(sum) sum
+#define EDGERNN_BFLOAT16_COLUMN(i)    \
+  const float c##i = moves[i].change; \
+  const uint16_t* w##i = matrix->weights + moves[i].column * matrix->rows + part.row;
+#define EDGERNN_BFLOAT16_PRODUCT(i) c##i* edgernn_read_bfloat16(*w##i++)
 #define EDGERNN_FLOAT_PRODUCT(i) c##i** w##i++
 #define EDGERNN_INT8_PRODUCT(i) c##i*(float)*w##i++
 
@@ -54,6 +60,12 @@ typedef struct EdgernnMove {
 #define EDGERNN_INT8_ROWS(i)                                           \
   change = vfmaq_n_f32(change, vcvtq_f32_s32(vldrbq_s32(w##i)), c##i); \
   w##i += 4;
+#define EDGERNN_BFLOAT16_ROWS(i)                               \
+  four = vfmaq_n_f32(four, edgernn_four_bfloat16(w##i), c##i); \
+  w##i += 4;
+#define EDGERNN_BFLOAT16_FOUR(number) \
+  float32x4_t four = vld1q_f32(sum);  \
+  EDGERNN_EACH_##number(EDGERNN_BFLOAT16_ROWS) vst1q_f32(sum, four);
 #define EDGERNN_FLOAT_FOUR(number)   \
   float32x4_t four = vld1q_f32(sum); \
   EDGERNN_EACH_##number(EDGERNN_FLOAT_ROWS) vst1q_f32(sum, four);
@@ -144,7 +156,8 @@ typedef struct EdgernnMove {
     }                                                                                          \
   }
 
-EDGERNN_DEFINE_COLUMNS(edgernn_columns, EdgernnColumns, float, FLOAT)
+EDGERNN_DEFINE_COLUMNS(edgernn_float_columns, EdgernnFloatColumns, float, FLOAT)
+EDGERNN_DEFINE_COLUMNS(edgernn_bfloat16_columns, EdgernnBfloat16Columns, uint16_t, BFLOAT16)
 EDGERNN_DEFINE_COLUMNS(edgernn_int8_columns, EdgernnInt8Columns, int8_t, INT8)
 
 #endif /* EDGERNN_COLUMNS_H_ */

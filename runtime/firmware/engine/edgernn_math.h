@@ -38,9 +38,13 @@ static inline int edgernn_is_finite(float a) {
 static inline float edgernn_min(float a, float b) { return b != b || b < a ? b : a; }
 static inline float edgernn_max(float a, float b) { return b != b || b > a ? b : a; }
 
+#if defined(__GNUC__)
+static inline float edgernn_abs(float a) { return __builtin_fabsf(a); }
+#else
 static inline float edgernn_abs(float a) {
   return edgernn_from_bits(edgernn_bits(a) & 0x7fffffffu);
 }
+#endif
 static inline float edgernn_sign(float a) {
   return (a > 0.0f ? 1.0f : 0.0f) - (a < 0.0f ? 1.0f : 0.0f);
 }
@@ -64,8 +68,7 @@ static inline float edgernn_exp_less_one(float r) {
   return q * r;
 }
 
-/* Splits exp(a) = 2^n e^r with |r| <= ln(2) / 2. Returns e^r - 1 and sets *scale to 2^n, infinity
- * for n = 128. */
+/* Splits exp(a) = 2^n e^r with |r| <= ln(2) / 2. Returns e^r - 1 and sets *scale to 2^n. */
 static inline float edgernn_split_exp(float a, float* scale) {
   const float shifted = a * 1.44269504088896341f + EDGERNN_ROUND;
   const float r = a - (shifted - EDGERNN_ROUND) * 0.693147180559945309f;
@@ -75,16 +78,17 @@ static inline float edgernn_split_exp(float a, float* scale) {
 
 /* 1 / (1 + exp(-a)); absolute error below 2e-7, exactly 0 and 1 far from 0. */
 static inline float edgernn_sigmoid(float a) {
+  if (!(edgernn_abs(a) < 87.0f)) return a > 0.0f ? 1.0f : a < 0.0f ? 0.0f : a;
   float scale;
-  const float less_one = edgernn_split_exp(edgernn_clamp(-a, -87.0f, 89.0f), &scale);
-  /* scale may be infinite, so it must not be multiplied by less_one, which may be negative */
-  return 1.0f / (scale * (less_one + 1.0f) + 1.0f);
+  const float less_one = edgernn_split_exp(-a, &scale);
+  return 1.0f / (scale * less_one + scale + 1.0f);
 }
 
 /* Absolute error below 2e-7, exactly -1 and 1 far from 0. */
 static inline float edgernn_tanh(float a) {
+  if (!(edgernn_abs(a) < 10.0f)) return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f : a;
   float scale;
-  const float less_one = edgernn_split_exp(edgernn_clamp(a + a, -20.0f, 20.0f), &scale);
+  const float less_one = edgernn_split_exp(a + a, &scale);
   const float e = scale * less_one + (scale - 1.0f);
   return e / (e + 2.0f);
 }
@@ -126,8 +130,18 @@ static inline float edgernn_log(float a) {
   return f + (p * (square * f) + n * -2.12194440e-4f - square * 0.5f) + n * 0.693359375f;
 }
 
-/* The square root by Newton's method for 1 / sqrt(a), from the bits of a. */
+/* The square root: an instruction if the processor has one, else Newton's method for 1 / sqrt(a),
+ * from the bits of a. */
 static inline float edgernn_sqrt(float a) {
+#if defined(__GNUC__) && defined(__ARM_FP) && (__ARM_FP & 4)
+  float result;
+  __asm__("vsqrt.f32 %0, %1" : "=t"(result) : "t"(a));
+  return result;
+#elif defined(__GNUC__) && defined(__riscv_flen)
+  float result;
+  __asm__("fsqrt.s %0, %1" : "=f"(result) : "f"(a));
+  return result;
+#else
   if (!(a > 0.0f)) return a == 0.0f ? a : edgernn_from_bits(0x7fc00000u);
   if (!edgernn_is_finite(a)) return a;
   const float wide = a < 1e-30f ? a * 1.15292150e18f : a; /* 2^60 */
@@ -138,6 +152,7 @@ static inline float edgernn_sqrt(float a) {
   const float root = wide * inverse;
   const float better = root + 0.5f * inverse * (wide - root * root);
   return a < 1e-30f ? better * 9.31322575e-10f : better; /* 2^-30 */
+#endif
 }
 
 /* Reduces a number of at least 2^-5 to -pi / 4 to pi / 4 plus quarters of a turn, by the

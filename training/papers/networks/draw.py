@@ -155,15 +155,10 @@ class Draw(RecurrentModel):
         return [self.encoder, self.decoder] if self.same else [self.decoder]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode and reconstruct images.
+        """Encode and reconstruct images x (B, channels, height, width), from 0 to 1.
 
-        Args:
-            x: Images (B, channels, height, width), from 0 to 1.
-
-        Returns:
-            The logits of the pixels (B, channels, height, width), which are the canvas after the last glimpse; and for
-            each image (B,) the KL divergence of the latent variables' distributions from N(0, 1), summed over the
-            glimpses, in nats.
+        The result is the logits of the pixels, the canvas after the last glimpse, in the shape of x; and for each image
+        (B,) the KL divergence of the latent variables' distributions from N(0, 1), summed over the glimpses, in nats.
         """
         if x.ndim != 4 or x.shape[1:] != self.shape:
             raise UsageError(
@@ -189,11 +184,8 @@ class Draw(RecurrentModel):
     def generate(self, count: int) -> Tensor:
         """Generate images from random latent variables.
 
-        Args:
-            count: Number of images.
-
-        Returns:
-            The probability of each pixel to be 1, after each glimpse: (glimpses, count, channels, height, width).
+        The result is the probability of each pixel to be 1, after each glimpse: (glimpses, count, channels, height,
+        width).
         """
         like = self.patch.weight
         canvas, state = like.new_zeros(count, *self.shape), self.decoder.initial_state(count, like)

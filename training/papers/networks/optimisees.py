@@ -73,7 +73,7 @@ def normal_start(name: str, shape: torch.Size, generator: torch.Generator | None
 def uniform_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     """Draw the initial values of a weight from U(-0.1, 0.1); the initial values of a bias are 0.
 
-    A parameter with one axis counts as a bias. Source: the DecayNet paper (see `edgernn.training.states`).
+    A parameter with one axis counts as a bias. Source: the DecayNet paper (see the module `state_pictures`).
     """
     return torch.zeros(shape) if len(shape) == 1 else torch.rand(shape, generator=generator) * 0.2 - 0.1
 

@@ -211,7 +211,7 @@ class LearningToLearn(Task):
 
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         ax = figure.subplots()
-        drawn = {f"learned: {model.recurrent_layers()[0].kind}": self._tested}
+        drawn = {f"learned: {model.recurrent_layers()[0].kernel_name}": self._tested}
         drawn |= {f"{name}, lr {lr:g}": trials for name, (lr, trials) in self._standard_trials(device).items()}
         for (label, trials), colour in zip(drawn.items(), ("black", *_COLOURS), strict=True):
             curves = torch.stack([trial.curve for trial in trials]).numpy()

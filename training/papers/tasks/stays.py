@@ -24,14 +24,9 @@ _HOLD_OUT = 41
 
 
 def hourly(stays: Stays) -> Array:
-    """Convert the measurements of N stays to hourly series: the last value of each feature in each hour.
+    """Convert N stays of 48 hours to hourly series (N, 48, 35): the last value of each of the FEATURES in each hour.
 
-    Args:
-        stays: The stays in intensive care, of 48 hours each.
-
-    Returns:
-        Values (N, 48, 35) of the 35 FEATURES, NaN in an hour without a measurement. A measurement at exactly 48:00 is
-        dropped.
+    It is NaN in an hour without a measurement. A measurement at exactly 48:00 is dropped.
     """
     column = np.full(len(PARAMETERS), -1)
     column[[PARAMETERS.index(name) for name in FEATURES]] = np.arange(len(FEATURES))
