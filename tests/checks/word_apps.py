@@ -326,7 +326,8 @@ def test_the_page_has_the_settings_of_the_file(recording, tmp_path):
 
 def test_the_page_records_takes(model, tmp_path):
     """Each take has 2.5 s of what the microphone hears: a phrase with pauses, or silence."""
-    loud = np.concatenate([np.zeros(RATE, np.int16), phrase(), np.zeros(8 * RATE, np.int16)])
+    # from 1.2 to 1.8 s: a microphone that begins up to 1.2 s late or 0.7 s early still hears pauses on both sides
+    loud = np.concatenate([phrase(0.6, before=1.2), np.zeros(8 * RATE, np.int16)])
     result = listen("wakeword.html", model[1], "takes", write_wav(tmp_path / "loud.wav", loud), 1)
     assert result["error"] == ""
     assert ([take["take"] for take in result["found"]], result["advice"]) == (["me_nohash_0001.wav"], "good")
