@@ -2,9 +2,9 @@
 """Trains and measures wake words of two Arabic words: `python -m benchmarks.wake_words FOLDER FILE`.
 
 FOLDER is the folder to write data, fronts and runs to. FILE is the JSON file of the results. A plan has ten phrases,
-five folds by speaker and three seeds: 150 trainings, of which each writes a file to FOLDER/rows. Of the first fold and
-seed, each phrase is also trained without a front, and with its lower layer frozen. The command trains those that are
-missing, one after the other, and can be stopped at any time. EDGERNN_DATA is the folder of data sets:
+five folds by speaker and three seeds: 150 trainings. Of the first fold and seed, each phrase is also trained without a
+front, and with its lower layer frozen. The command trains those that FILE does not have, one after the other, and can
+be stopped at any time. EDGERNN_DATA is the folder of data sets:
 arabic-speech-commands, speech-commands-test and speech-noise as folders of wav files. If espeak-ng is installed, 20 of
 its voices are other speech, too, each with 40 lines of tinyshakespeare/input.txt.
 
@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,11 @@ VOICES = (
 LINES = 40
 # seconds, number and signal-to-noise ratios in dB of the streams of samples, and the levels of their speech
 SECONDS, STREAMS, RATIOS, LEVELS = 6.0, 240, (5.0, 30.0), (-50.0, -12.0)
-# settings of a training by its start: all weights from a front, as the command has it; the lower layer frozen; random
+# settings of a training by its start: all weights from a front, as the command has it; random; the lower layer frozen
 STARTS: dict[str, dict[str, Any]] = {
     "front": {**SIZES, **FROM_FRONT},
-    "frozen": {**SIZES, "start_frozen": 1, "steps": 4000},
     "random": {"steps": 2000},
+    "frozen": {**SIZES, "start_frozen": 1, "steps": 4000},
 }
 # metrics of a training that its row does not need
 _LEFT_OUT = ("run", "solved", "threshold", "flops_paper", "seconds_per_epoch", "steps_a_sequence")
@@ -83,9 +83,10 @@ class Row:
 
 
 def plan() -> Iterator[Row]:
-    """List the trainings: those of the first fold and seed with every start, then all others."""
+    """List the trainings: those of the first fold and seed with every start, the frozen ones last, then all others."""
     rows = [Row(phrase, fold, seed) for seed in range(SEEDS) for fold in range(FOLDS) for phrase in PHRASES]
-    yield from (Row(phrase, 0, 0, start) for phrase in PHRASES for start in STARTS)
+    yield from (Row(phrase, 0, 0, start) for phrase in PHRASES for start in STARTS if start != "frozen")
+    yield from (Row(phrase, 0, 0, "frozen") for phrase in PHRASES)
     yield from rows[len(PHRASES) :]
 
 
@@ -241,15 +242,21 @@ def main() -> None:
     folder: Path = args.folder
     if not (folder / "bank.npz").exists():
         prepare(folder, Path(os.environ["EDGERNN_DATA"]))
-    files = {row: folder / "rows" / f"{row.name}.json" for row in plan()}
-    for row in [row for row, path in files.items() if not path.exists()][: args.rows]:
-        figures = trained(folder, row)
-        files[row].parent.mkdir(exist_ok=True)
-        write_json(files[row], figures)
-    results = [folder / f"front-{fold}" / RESULT for fold in range(FOLDS)]
-    fronts = [read_json(path) for path in results if path.exists()]
-    rows = [read_json(path) for path in files.values() if path.exists()]
-    write_json(args.file, {"machine": processor(), "planned": len(files), "fronts": fronts, "runs": rows})
+    before = read_json(args.file) if args.file.exists() else {"runs": [], "fronts": []}
+    done = {_key(run): run for run in before["runs"]}
+    fronts = {front["seed"]: front for front in before["fronts"]}
+    rows = list(plan())
+    missing = [row for row in rows if _key(asdict(row)) not in done][: args.rows]
+    for row in missing:
+        done[_key(asdict(row))] = trained(folder, row)
+        fronts |= {i: read_json(path) for i in range(FOLDS) if (path := folder / f"front-{i}" / RESULT).exists()}
+        runs = [done[key] for key in map(_key, map(asdict, rows)) if key in done]
+        report = {"machine": processor(), "planned": len(rows), "fronts": [*fronts.values()], "runs": runs}
+        write_json(args.file, report)
+
+
+def _key(run: dict[str, Any]) -> tuple[Any, ...]:
+    return run["phrase"], run["fold"], run["seed"], run["start"]
 
 
 if __name__ == "__main__":
