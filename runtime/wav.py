@@ -30,6 +30,8 @@ _FORMAT = 40
 _RATES = 1_000, 384_000
 # the 16-bit sample that stands for 1.0
 FULL_SCALE = 2**15
+# size of the samples that stands for the one in the chunk "ds64"
+_IN_DS64 = 0xFFFFFFFF
 # a program that streams a wav file does not know its size, and claims this many bytes of samples or more
 UNKNOWN_SIZE = 0x7FFF0000
 # largest file in bytes: 18 hours at 16 kHz
@@ -82,6 +84,11 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
             "copy or record it again"
         )
     count = size // frame
+    if not header.size and present >= frame:
+        raise EdgernnError(
+            f"{path}: expected the number of samples in the header, got 0 before {present} bytes: the recorder was "
+            f"stopped before it wrote the number; {conversion(rate)}"
+        )
     if not count:
         raise EdgernnError(f"{path}: expected samples, got none; record it again")
     if (header.kind, header.bits, header.channels, header.rate) == (_PCM, 8 * _BYTES, 1, rate):
@@ -213,7 +220,7 @@ def _read_header(content: bytes) -> _Header:
     if content[:4] not in (b"RIFF", b"RF64") or content[8:12] != b"WAVE":
         raise ValueError("it does not begin with RIFF, a size and WAVE")
     sizes: tuple[int, int, int, int, int] | None = None
-    long_size = None
+    long_size = 0
     at = 12
     while at + 8 <= len(content):
         name, size = struct.unpack_from("<4sI", content, at)
@@ -221,8 +228,8 @@ def _read_header(content: bytes) -> _Header:
         if name == b"data":
             if sizes is None:
                 raise ValueError("no format before the samples")
-            # an RF64 file has the size of the samples in a chunk of its own
-            return _Header(*sizes, begin=at, size=size if long_size is None else long_size)
+            # an RF64 file may have the size of the samples in a chunk of its own
+            return _Header(*sizes, begin=at, size=long_size if size == _IN_DS64 and long_size else size)
         if name == b"ds64" and at + 16 <= len(content):
             (long_size,) = struct.unpack_from("<Q", content, at + 8)
         if name == b"fmt ":

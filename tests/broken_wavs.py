@@ -33,6 +33,10 @@ def broken_wav(kind, path):
         path.write_bytes(b"")
     elif kind == "text":
         path.write_text("no sound")
+    elif kind == "padded":
+        replace_header(path, 32, struct.pack("<H", 4))
+    elif kind == "unfinished":
+        replace_header(path, 40, struct.pack("<I", 0))
     elif kind == "empty":
         write_wav(path, [])
 
@@ -54,5 +58,9 @@ BROKEN = {
     "float": f"expected 16-bit PCM samples, got floating-point samples of 16 bits; {_CONVERT}",
     "no bytes": "expected a wav file, got an empty file; copy or make it again",
     "text": f"{_ANOTHER} (it does not begin with RIFF, a size and WAVE); {_CONVERT}",
+    "padded": "expected 2 bytes for a sample of all channels, got 4 in the header: they are padded, or it is damaged; "
+    + _CONVERT,
+    "unfinished": "expected the number of samples in the header, got 0 before 32000 bytes: the recorder was stopped "
+    f"before it wrote the number; {_CONVERT}",
     "empty": "expected samples, got none; record it again",
 }

@@ -217,6 +217,11 @@ def test_bad_recordings_are_one_sentence(kind, model, tmp_path, capsys):
 def test_an_rf64_file_is_read(tmp_path):
     samples = tone("left")
     assert (read_wav(write_rf64(tmp_path / "r.wav", samples), RATE) == samples).all()
+    # the size beside the samples counts, unless it points to the other one
+    short = write_rf64(tmp_path / "short.wav", samples, count=100, claimed=2 * len(samples))
+    assert (read_wav(short, RATE) == samples).all()
+    # a recorder that was stopped before it wrote the size
+    assert (read_wav(write_rf64(tmp_path / "open.wav", samples, count=0), RATE)[: len(samples)] == samples).all()
 
 
 def test_an_extensible_wav_file_is_read(tmp_path):

@@ -40,13 +40,19 @@ def write_extensible_wav(path, samples, kind=1):
     return path
 
 
-def write_rf64(path, samples):
-    """Write an RF64 file, as recorders do beyond 4 GB: the size of the samples is in a chunk of its own."""
+def write_rf64(path, samples, count=None, claimed=0xFFFFFFFF):
+    """Write an RF64 file, as recorders do beyond 4 GB: the size of the samples is in a chunk of its own.
+
+    count: Number of samples in that chunk, that of the samples by default; claimed: size in the chunk of the samples.
+    """
     data = np.asarray(samples).astype("<i2").tobytes()
-    sizes = struct.pack("<QQQI", 80 + len(data), len(data), len(samples), 0)
+    count = len(samples) if count is None else count
+    sizes = struct.pack("<QQQI", 80 + len(data), 2 * count, count, 0)
     form = struct.pack("<HHIIHH", 1, 1, RATE, 2 * RATE, 2, 16)
     head = b"ds64" + struct.pack("<I", len(sizes)) + sizes + b"fmt " + struct.pack("<I", len(form)) + form
-    path.write_bytes(b"RF64\xff\xff\xff\xffWAVE" + head + b"data\xff\xff\xff\xff" + data + b"LIST\4\0\0\0abcd")
+    path.write_bytes(
+        b"RF64\xff\xff\xff\xffWAVE" + head + b"data" + struct.pack("<I", claimed) + data + b"LIST\4\0\0\0abcd"
+    )
     return path
 
 

@@ -3,6 +3,7 @@
 
 const PCM = 1;
 const UNKNOWN_SIZE = 0x7fff0000; // a program that streams a wav file claims this many bytes of samples or more
+const IN_DS64 = 0xffffffff; // size of the samples that stands for the one in the chunk "ds64"
 const EXTENSIBLE = 0xfffe; // the format of the samples stands in the first two bytes of the sub-format
 
 /**
@@ -17,10 +18,11 @@ export function readWav(buffer, rate) {
   const tag = (at) => String.fromCharCode(...new Uint8Array(buffer, at, 4));
   if (buffer.byteLength < 12 || !["RIFF", "RF64"].includes(tag(0)) || tag(8) !== "WAVE") return null;
   let isKnown = false;
-  let longSize = null; // an RF64 file has the size of the samples in a chunk of its own
+  let longSize = 0; // an RF64 file may have the size of the samples in a chunk of its own
   for (let at = 12; at + 8 <= buffer.byteLength; ) {
     const name = tag(at);
-    const claimed = (name === "data" && longSize) || view.getUint32(at + 4, true);
+    const size = view.getUint32(at + 4, true);
+    const claimed = (name === "data" && size === IN_DS64 && longSize) || size;
     at += 8;
     const bytes = name === "data" && claimed >= UNKNOWN_SIZE ? buffer.byteLength - at : claimed;
     if (at + bytes > buffer.byteLength) return null;
@@ -38,7 +40,8 @@ function describes(chunk, rate) {
   const number = (at) => chunk.getUint16(at, true);
   const extended = number(0) === EXTENSIBLE && chunk.byteLength >= 26;
   const format = extended ? number(24) : number(0);
-  return format === PCM && number(2) === 1 && chunk.getUint32(4, true) === rate && number(14) === 16;
+  const isMono = number(2) === 1 && number(12) === 2;
+  return format === PCM && isMono && chunk.getUint32(4, true) === rate && number(14) === 16;
 }
 
 function samples(chunk) {

@@ -18,6 +18,9 @@ static const struct {
   const char* name;
 } kinds[] = {{3, "floating-point"}, {6, "A-law"}, {7, "mu-law"}, {17, "ADPCM"}, {85, "MP3"}};
 
+/* Size of the samples that stands for the one in the chunk "ds64". */
+static const uint64_t in_ds64 = 0xffffffff;
+
 /* A program that streams a wav file does not know its size, and claims this many bytes of samples
  * or more. */
 static const uint64_t unknown_bytes = 0x7fff0000;
@@ -83,6 +86,14 @@ static void CheckFormat(const Audio* audio, uint64_t bytes) {
   CheckNumber(audio, "samples of 16 bits", Number(chunk + 14, 2), 8 * kBytes);
   CheckNumber(audio, "one channel", Number(chunk + 2, 2), 1);
   CheckNumber(audio, expected, Number(chunk + 4, 4), (uint32_t)audio->rate);
+  const uint32_t frame = Number(chunk + 12, 2);
+  if (frame == kBytes) return;
+  char fault[140];
+  snprintf(fault, sizeof fault,
+           "expected 2 bytes for a sample of all channels, got %u in the header: they are padded, "
+           "or it is damaged",
+           (unsigned)frame);
+  FailToConvert(audio, fault);
 }
 
 /* Reads the chunks up to the samples, and returns the bytes of the samples. */
@@ -95,9 +106,9 @@ static uint64_t FindSamples(const Audio* audio) {
     uint64_t bytes = Number(chunk + 4, 4);
     if (memcmp(chunk, "data", 4) == 0) {
       if (!has_format) FailFormat(audio, "no format before the samples");
-      return long_bytes > 0 ? long_bytes : bytes;
+      return bytes == in_ds64 && long_bytes > 0 ? long_bytes : bytes;
     }
-    /* an RF64 file has the size of the samples in a chunk of its own */
+    /* an RF64 file may have the size of the samples in a chunk of its own */
     if (memcmp(chunk, "ds64", 4) == 0 && bytes >= 16) {
       unsigned char sizes[16];
       ReadHeader(audio, sizes, sizeof sizes);
@@ -129,6 +140,14 @@ static void CheckSize(const Audio* audio, uint64_t bytes) {
   const uint64_t left = (uint64_t)info.st_size - (uint64_t)at;
   /* the last byte of an odd size counts as a missing sample */
   if (bytes > left) FailTruncated(audio, (bytes + 1) / kBytes, left / kBytes);
+  if (bytes == 0 && left >= kBytes) {
+    char fault[200];
+    snprintf(fault, sizeof fault,
+             "expected the number of samples in the header, got 0 before %llu bytes: the recorder "
+             "was stopped before it wrote the number",
+             (unsigned long long)left);
+    FailToConvert(audio, fault);
+  }
   if (bytes == 0) Fail("%s: expected samples, got none; record it again", audio->name);
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make check-apps`: the apps in C and in a browser detect the words that `edgernn run --stream` detects."""
 
+import functools
 import json
 import re
 import signal
@@ -176,9 +177,15 @@ def test_a_bad_recording_is_one_sentence_in_c(kind, model, tmp_path):
     assert re.sub(r" \(.*", "", (BROKEN | CONVERTED)[kind]) in line
 
 
-def test_an_extensible_wav_file_is_read_in_c(model, tmp_path):
+@pytest.mark.parametrize("kind", ["extensible", "short", "open"])
+def test_wav_files_of_other_forms_are_read_in_c(kind, model, tmp_path):
     samples = tones(*SPOKEN)
-    path, plain = write_extensible_wav(tmp_path / "e.wav", samples), write_wav(tmp_path / "r.wav", samples)
+    write = {
+        "extensible": write_extensible_wav,
+        "short": functools.partial(write_rf64, count=100, claimed=2 * len(samples)),
+        "open": functools.partial(write_rf64, count=0),
+    }[kind]
+    path, plain = write(tmp_path / "e.wav", samples), write_wav(tmp_path / "r.wav", samples)
     expected = run_stream(model[0], plain)
     assert run_stream(model[0], path)["detections"] == expected["detections"]
     process = in_c(model[1], path)
@@ -221,6 +228,8 @@ def wav_files(folder):
     yield write_wav(folder / "plain.wav", samples)
     yield write_extensible_wav(folder / "extensible.wav", samples)
     yield write_rf64(folder / "rf64.wav", samples)
+    yield write_rf64(folder / "short.wav", samples, count=100, claimed=2 * len(samples))
+    yield write_rf64(folder / "open.wav", samples, count=0)
     yield write_extensible_wav(folder / "extensible float.wav", samples, kind=3)
     (folder / "chunks.wav").write_bytes(riff(samples, 2 * len(samples)) + b"LIST")
     yield folder / "chunks.wav"
@@ -293,18 +302,14 @@ def test_the_page_detects_the_words_of_a_file(kind, page, recording, request):
     assert float(result["updated"].split()[0]) == pytest.approx(100 - expected["skip_percent"], abs=0.3)
 
 
-def test_the_page_detects_the_words_of_a_microphone(model, tmp_path):
-    """Chromium plays a recording as its microphone, at a rate of its own."""
-    recording = write_wav(tmp_path / "r.wav", tones("right", *SPOKEN))
-    result = listen("words.html", model[1], "microphone", recording, 7)
+def test_the_page_detects_the_words_of_a_microphone(model, recording):
+    """The browser has a rate of its own."""
+    result = listen("words.html", model[1], "microphone", recording, 6)
     assert result["error"] == ""
-    words = [word["word"] for word in result["found"]]
-    # the browser may open the microphone after its first word
-    assert words[-len(SPOKEN) :] == list(SPOKEN)
-    seconds = np.array([float(word["seconds"]) for word in result["found"]])[-len(SPOKEN) :]
-    expected = run_stream(model[0], recording)["detections"][1:]
-    # the same distances, as the start of the recording is not known
-    np.testing.assert_allclose(np.diff(seconds), np.diff([word["seconds"] for word in expected]), atol=0.06)
+    expected = run_stream(model[0], recording)["detections"]
+    assert [word["word"] for word in result["found"]] == [word["word"] for word in expected]
+    seconds = [float(word["seconds"]) for word in result["found"]]
+    np.testing.assert_allclose(seconds, [word["seconds"] for word in expected], atol=0.041)
 
 
 def test_the_page_plays_a_file_at_the_speed_of_sound(model, recording):
@@ -326,15 +331,13 @@ def test_the_page_has_the_settings_of_the_file(recording, tmp_path):
 
 def test_the_page_records_takes(model, tmp_path):
     """Each take has 2.5 s of what the microphone hears: a phrase with pauses, or silence."""
-    # from 1.2 to 1.8 s: a microphone that begins up to 1.2 s late or 0.7 s early still hears pauses on both sides
-    loud = np.concatenate([phrase(0.6, before=1.2), np.zeros(8 * RATE, np.int16)])
-    result = listen("wakeword.html", model[1], "takes", write_wav(tmp_path / "loud.wav", loud), 1)
+    result = listen("wakeword.html", model[1], "takes", write_wav(tmp_path / "loud.wav", phrase()), 1)
     assert result["error"] == ""
     assert ([take["take"] for take in result["found"]], result["advice"]) == (["me_nohash_0001.wav"], "good")
-    silent = write_wav(tmp_path / "silent.wav", np.zeros(12 * RATE, np.int16))
+    silent = write_wav(tmp_path / "silent.wav", np.zeros(RATE, np.int16))
     result = listen("wakeword.html", model[1], "takes", silent, 2)
     assert result["found"] == []
-    assert result["advice"].startswith("expected sound, got digital silence") or "louder than -50" in result["advice"]
+    assert result["advice"].startswith("expected sound, got digital silence")
 
 
 @pytest.mark.parametrize("page", ["words.html", "wakeword.html"])
