@@ -64,7 +64,8 @@ def constant_of(proto: onnx.ModelProto, name: str) -> Array | None:
     graph = proto.graph
     nodes, leaves = ancestors(graph, name)
     tensors = [tensor for tensor in graph.initializer if tensor.name in leaves]
-    if leaves - {tensor.name for tensor in tensors}:
+    # onnx's evaluator makes no turn of a Loop without a condition
+    if leaves - {tensor.name for tensor in tensors} or any(node.op_type == "Loop" for node in nodes):
         return None
     if not nodes:
         value: Array = numpy_helper.to_array(tensors[0])

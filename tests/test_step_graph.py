@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.graph_options import GraphOptions
+from edgernn.runtime.graph_queries import constant_of
 from edgernn.runtime.library import onnxruntime
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.step_graph.content import encode
@@ -506,7 +507,31 @@ def test_a_file_without_states_is_given_them_first(tmp_path):
     assert not (tmp_path / "net.edgernn").exists()
 
 
+def loop(net, value):
+    """Add `value` to zeros three times, in a Loop whose inputs are constants."""
+    body = Net(turn=[], goes=[], total=[1, 4])
+    total = body("Add", "total", value)
+    graph = body.model(body("Identity", "goes"), total).graph
+    for name, kind in (("turn", TensorProto.INT64), ("goes", TensorProto.BOOL)):
+        next(v for v in graph.input if v.name == name).type.tensor_type.elem_type = kind
+    graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+    return net("Loop", np.array(3), "", np.zeros((1, 4), np.float32), body=graph)
+
+
+def test_a_loop_is_no_constant():
+    net = Net(x=[1, 4])
+    y = loop(net, np.ones((1, 4), np.float32))
+    model = net.model(y)
+    session = onnxruntime().InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (total,) = session.run(None, {"x": np.zeros((1, 4), np.float32)})
+    assert (total == 3).all()
+    # onnx's evaluator gives 0
+    assert constant_of(model, y) is None
+
+
 REFUSED = [
+    (lambda net: loop(net, "x"), "Loop Loop0.0: expected an operator that a packed model has, got Loop"),
+    (lambda net: loop(net, np.float32([[1, 2, 3, 4]])), "expected an operator that a packed model has, got Loop"),
     (lambda net: net("Erf", "x"), "Erf Erf0.0: expected an operator that a packed model has, got Erf"),
     (lambda net: net("MatMul", "x", net("Transpose", "x")), "expected one factor that is a constant matrix"),
     (lambda net: net("Pow", "x", np.float32(5)), "expected a fraction as exponent, or 0.5, 1, 2, 3"),

@@ -271,8 +271,9 @@ class _Lowering:
         if proto.op_type in _RANDOM:
             raise UsageError(f"{title}: expected an operator without chance, got {proto.op_type}; {_REMEDY}")
         inputs = [self._read(name) if name else None for name in proto.input]
-        if all(tensor is None or isinstance(tensor, np.ndarray) for tensor in inputs) and (
-            proto.op_type not in recurrent.OPERATORS
+        # a body also reads values that are no inputs of its node
+        if all(tensor is None or isinstance(tensor, np.ndarray) for tensor in inputs) and not (
+            proto.op_type in recurrent.OPERATORS or bodies_of(proto)
         ):
             self._finish(proto, self._constant(proto, inputs, title))
             return
