@@ -113,7 +113,7 @@ def csv_of(x: NDArray) -> str:
 
 
 def run(
-    *words: object, text: str = "", timeout: float = 120, environment: Mapping[str, str] | None = None
+    *words: object, text: str = "", timeout: float = 900, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with the input `text`. environment: Variables that are added to this process's own."""
     env = os.environ | (environment or {})

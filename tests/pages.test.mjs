@@ -20,11 +20,15 @@ const MODEL = `export class Model {
     return [0];
   }
 }`;
-// opens files whose name begins with "slow" after half a second, and changes parts of the page with words
+// opens files whose name begins with "slow" after another model is shown, and changes parts of the page with words
 const CHANGES = `
   const { arrayBuffer } = File.prototype;
   File.prototype.arrayBuffer = async function () {
-    if (this.name.startsWith("slow")) await new Promise((resolve) => setTimeout(resolve, 500));
+    if (!this.name.startsWith("slow")) return arrayBuffer.call(this);
+    while (!document.getElementById("model").textContent.startsWith("other")) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    window.slow = (window.slow ?? 0) + 1;
     return arrayBuffer.call(this);
   };
   const { getUserMedia } = MediaDevices.prototype;
@@ -45,6 +49,7 @@ let browser;
 before(async () => {
   browser = await chromium.launch({
     executablePath,
+    timeout: 300_000,
     args: [
       ...["--no-sandbox", "--disable-gpu", "--autoplay-policy=no-user-gesture-required"],
       ...["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"],
@@ -55,7 +60,7 @@ after(() => browser.close());
 
 async function open(path) {
   const page = await browser.newPage();
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(300_000);
   await page.addInitScript(CHANGES);
   await page.route("**/edgernn/index.mjs", (route) => route.fulfill({ contentType: "text/javascript", body: MODEL }));
   await page.goto(address + path);
@@ -88,10 +93,14 @@ test("the last chosen model wins, and its session replaces the others", async ()
   const page = await open("");
   await reach(page, "streaming");
   const slow = { name: "slow.onnx", mimeType: "", buffer: await (await page.request.get(`${address}model`)).body() };
-  for (const later of [slow, { ...slow, name: "slow bad.onnx", buffer: Buffer.from("no model") }]) {
+  const bad = { ...slow, name: "slow bad.onnx", buffer: Buffer.from("no model") };
+  for (const [count, later] of [slow, bad].entries()) {
     await page.setInputFiles("#modelFile", later);
     await page.setInputFiles("#modelFile", `${folder}/other.onnx`);
-    await page.waitForTimeout(1000);
+    await page.waitForFunction(`window.slow === ${count + 1}`);
+    await reach(page, "streaming");
+    // time for a slow model to be shown, if the page did so
+    await page.waitForTimeout(300);
     assert.match(await page.textContent("#model"), /^other\.onnx: /);
     assert.equal(await page.textContent("#error"), "");
     assert.equal(await page.getAttribute("body", "data-state"), "streaming");

