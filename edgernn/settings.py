@@ -18,7 +18,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
 import annotated_types
@@ -306,6 +306,12 @@ def _name_of(kind: Any) -> str:
     return str(getattr(kind, "name", kind.__name__))
 
 
+@cache
+def _adapter(owner: type[T]) -> TypeAdapter[T]:
+    """Return the validator of a class, which takes milliseconds to build."""
+    return TypeAdapter(owner)
+
+
 def load(owner: type[T], fields: object, where: str) -> T:
     """Restore a configuration from the nested dicts of JSON values to which `record` has converted it.
 
@@ -321,7 +327,7 @@ def load(owner: type[T], fields: object, where: str) -> T:
         EdgernnError: `fields` is not a configuration of this class.
     """
     try:
-        return TypeAdapter(owner).validate_json(json.dumps(fields))
+        return _adapter(owner).validate_json(json.dumps(fields))
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
@@ -346,7 +352,7 @@ def parse(owner: type[T], values: object, where: str) -> T:
         EdgernnError: A key is missing or unknown, or a value is invalid.
     """
     try:
-        return TypeAdapter(owner).validate_python(values)
+        return _adapter(owner).validate_python(values)
     except ValidationError as error:
         keys, text = _mistake(owner, error)
     # such as "sweep.toml: settings: lr: expected a number, got 'x'"
