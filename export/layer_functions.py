@@ -28,8 +28,8 @@ from edgernn.structure import structure
 OPSET = 20
 # index of the input that is a list of sizes, for these operators
 _SIZES = {"Split": 1, "ConstantOfShape": 0, "Expand": 1}
-# cache of traced functions' nodes, by the structure of the layer; the oldest entries are evicted
-_CACHE: dict[Hashable, list[onnx.NodeProto]] = {}
+# cache of traced graphs, by the structure of the layer; the oldest entries are evicted
+_CACHE: dict[Hashable, onnx.GraphProto] = {}
 _CACHE_SIZE = 64
 
 
@@ -165,6 +165,11 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
     model = program.model_proto
     if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
         raise EdgernnError("a layer needs non-standard ONNX operators; use other torch operators in its cell or rule")
+    for node in model.graph.node:
+        # names, docs and metadata hold the tracer's stack traces
+        for field in ("name", "doc_string", "metadata_props"):
+            node.ClearField(field)
+    model.graph.ClearField("value_info")
     return model.graph
 
 
@@ -210,9 +215,6 @@ def _nodes(
         copy.CopyFrom(node)
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
             raise EdgernnError(f"a layer with control flow (ONNX {node.op_type}) cannot be exported; use torch.where")
-        # names, docs and metadata hold the tracer's stack traces
-        for field in ("name", "doc_string", "metadata_props"):
-            copy.ClearField(field)
         copy.ClearField("input")
         copy.ClearField("output")
         for k, name in enumerate(node.input):
@@ -280,7 +282,7 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return a graph for all steps at once, a graph of one step, and the constants of all steps."""
+    """Return a graph for all steps at once, a graph of one step, and the constants of all steps."""
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
@@ -292,7 +294,15 @@ def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, li
         constants = layer.constants(x)
     step = {"a": a, "e": e, "x": read[0], **state, **{f"constant.{name}": value for name, value in constants.items()}}
     axes: list[Any] = [{0: "T", 1: "B"}, *[{0: "B"}] * (len(outside) + 3 + len(state)), *[None] * len(constants)]
-    graph = _trace(_Parts(layer, list(constants)), {"X": x, **outside, **step}, axes)
+    key = layer.shifts_input, *map(structure, _parts(layer).values())
+    if None not in key and key in _CACHE:
+        graph = _CACHE[key]
+    else:
+        graph = _trace(_Parts(layer, list(constants)), {"X": x, **outside, **step}, axes)
+        if None not in key:
+            if len(_CACHE) >= _CACHE_SIZE:
+                del _CACHE[next(iter(_CACHE))]
+            _CACHE[key] = graph
     first = 3 + len(constants)
     return _ending_in(graph, graph.output[:first]), _ending_in(graph, graph.output[first:]), list(constants)
 
@@ -404,10 +414,7 @@ def why_not_exported(layer: RecurrentLayer) -> str | None:
 
 
 def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProto]:
-    """Return the nodes of the ONNX function of a layer, from the cache or by tracing the layer."""
-    key = any_size, layer.shifts_input, *map(structure, _parts(layer).values())
-    if None not in key and key in _CACHE:
-        return _CACHE[key]
+    """Return the nodes of the ONNX function of a layer."""
     sequence, step, constants = _traced(layer)
     outputs = ["seq.a", "seq.e", "seq.inputs", *(f"seq.{name}" for name in constants)]
     names = dict(zip((o.name for o in sequence.output), outputs, strict=True))
@@ -419,12 +426,7 @@ def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProt
         nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
     nodes.append(_scan(layer, step, constants, any_size))
     nodes += _dense_macs() if layer.rule.can_skip else _nothing_to_count()
-    nodes = _needed(nodes, op_outputs(layer))
-    if None not in key:
-        if len(_CACHE) >= _CACHE_SIZE:
-            del _CACHE[next(iter(_CACHE))]
-        _CACHE[key] = nodes
-    return nodes
+    return _needed(nodes, op_outputs(layer))
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:

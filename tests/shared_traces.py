@@ -10,8 +10,8 @@ from pathlib import Path
 import onnx
 
 
-class SharedTraces(dict[Hashable, list[onnx.NodeProto]]):
-    """The nodes of traced layers by the layer's structure; replaces the cache of edgernn.export.layer_functions.
+class SharedTraces(dict[Hashable, onnx.GraphProto]):
+    """The graphs of traced layers by the layer's structure; replaces the cache of edgernn.export.layer_functions.
 
     Layers with classes or functions of a test stay in this process, as another test may use the same names.
     """
@@ -23,15 +23,15 @@ class SharedTraces(dict[Hashable, list[onnx.NodeProto]]):
     def __contains__(self, key: object) -> bool:
         path = self._path(key)
         if not super().__contains__(key) and path is not None and path.is_file():
-            super().__setitem__(key, [*onnx.FunctionProto.FromString(path.read_bytes()).node])  # type: ignore[index]
+            super().__setitem__(key, onnx.GraphProto.FromString(path.read_bytes()))  # type: ignore[index]
         return super().__contains__(key)
 
-    def __setitem__(self, key: Hashable, nodes: list[onnx.NodeProto]) -> None:
-        super().__setitem__(key, nodes)
+    def __setitem__(self, key: Hashable, graph: onnx.GraphProto) -> None:
+        super().__setitem__(key, graph)
         path = self._path(key)
         if path is not None:
             unfinished = path.with_suffix(f".{os.getpid()}")
-            unfinished.write_bytes(onnx.FunctionProto(node=nodes).SerializeToString())
+            unfinished.write_bytes(graph.SerializeToString())
             unfinished.replace(path)
 
     def _path(self, key: object) -> Path | None:

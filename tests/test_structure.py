@@ -8,6 +8,7 @@ from torch import nn
 
 from edgernn.cells import CELLS, GRU
 from edgernn.cells.recurrent import LowRank
+from edgernn.export import layer_functions
 from edgernn.export.layer_functions import layer_function
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Phased
@@ -66,3 +67,10 @@ def test_a_function_is_that_of_its_own_layer():
     first = function_of(GRU)
     assert function_of(GRU, seed=1) == first
     assert function_of(Doubled) != first
+
+
+def test_functions_of_one_size_and_of_any_size_share_a_trace(monkeypatch):
+    layer = RecurrentLayer(GRU(3, 5), Phased(3, 5)).eval()
+    first = layer_function(layer, "Recurrent")
+    monkeypatch.delattr(layer_functions, "_trace")
+    assert layer_function(layer, "Recurrent", any_size=True) != first
