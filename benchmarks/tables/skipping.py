@@ -19,6 +19,12 @@ from edgernn.training.tables.table_text import number
 
 # colours of verdicts in the picture
 _COLOURS = {"better": "#009e73", "equal": "#0072b2", "undecided": "silver", "worse": "#d55e00"}
+# one colour in all panels for each rule: of single neurons, of groups of 16, of steps, and of values
+_RULES = {
+    **dict.fromkeys(("selective", "single neurons"), "C0"),
+    **dict.fromkeys(("selective, groups of 16", "groups of 16", "sarnn"), "C1"),
+    **{"skip": "C2", "periodic": "C3", "delta": "C4"},
+}
 # largest difference on the axis of the picture, in points or cycles
 _LIMIT = 8
 # models of docs/results/microcontrollers.json by type of weights: dense, selective and periodic
@@ -362,7 +368,7 @@ def draw_costs(path: Path = RESULTS / "skipping-costs.png") -> None:
     for ax in axes.flat:
         ax.axhline(1, color="black", lw=0.8, zorder=0)
     for ax in axes.flat[1:5]:
-        ax.legend(frameon=False, fontsize="small", loc="lower left" if ax is axes[1, 0] else "best")
+        ax.legend(frameon=False, fontsize="small", loc=(0.5, 0.6) if ax is axes[1, 0] else "best")
     figure.supylabel("cost relative to the dense model")
     save(figure, path)
 
@@ -375,7 +381,8 @@ def _draw_large(ax: Any, weights: str, figure: str) -> None:
     for rule in dict.fromkeys(row["rule"] for row in layers[0]["rules"]):
         found = [row for layer in layers for row in layer["rules"] if (row["rule"], row["period"]) == (rule, 4)]
         whole = sizes if figure == "equal_H" else [1] * len(sizes)
-        ax.plot(sizes, [row[figure] / one for row, one in zip(found, whole, strict=True)], marker=".", label=rule)
+        values = [row[figure] / one for row, one in zip(found, whole, strict=True)]
+        ax.plot(sizes, values, color=_RULES[rule], marker=".", label=rule)
     ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, map(str, sizes))
     ax.set(xlabel="neurons")
@@ -391,7 +398,8 @@ def _draw_processors(ax: Any) -> None:
     for offset, rule, values in zip(
         (-0.2, 0.2), ("selective", "periodic"), zip(*costs.values(), strict=True), strict=True
     ):
-        ax.bar([place + offset for place in range(len(costs))], [value or 0 for value in values], 0.4, label=rule)
+        places, heights = [place + offset for place in range(len(costs))], [value or 0 for value in values]
+        ax.bar(places, heights, 0.4, color=_RULES[rule], label=rule)
     ax.set_xticks(range(len(costs)), costs, rotation=60, ha="right", fontsize="x-small")
     ax.set(title="processor, 90 % skipped", ylim=(0, 1.1))
 
@@ -401,7 +409,8 @@ def _draw_shares(ax: Any) -> None:
     rows = [row for row in read_report("room-shares")["rows"] if row["streams"] == 1 and row["updated"] < 1]
     for name in dict.fromkeys(row["model"] for row in rows if row["model"].startswith("arabic")):
         points = [(100 * row["background"], row["recurrent_time"]) for row in rows if row["model"] == name]
-        ax.plot(*zip(*sorted(points), strict=True), marker=".", label=name.removeprefix("arabic-room-"))
+        rule = name.removeprefix("arabic-room-")
+        ax.plot(*zip(*sorted(points), strict=True), color=_RULES[rule], marker=".", label=rule)
     ax.set(title="share of background", xlabel="background, %", ylim=(0, 1.1))
 
 
@@ -416,7 +425,7 @@ def _draw_batches(ax: Any) -> None:
             for point in result["points"]
             if (result["T"], point["group_size"], point["skip"]) == (1, size, 0.75)
         ]
-        ax.plot(*zip(*points, strict=True), marker=".", label=group_title(size))
+        ax.plot(*zip(*points, strict=True), color=_RULES[group_title(size)], marker=".", label=group_title(size))
     ax.set_xscale("log", base=2)
     ax.set_xticks(batches, map(str, batches))
     ax.set(title="batch, 75 % skipped", xlabel="streams", ylim=(0, 1.1))
