@@ -319,6 +319,12 @@ def test_matrix_products():
     assert left
 
 
+def test_weights_of_a_result_that_another_node_read_stay():
+    net = Net(x=[1, 4])
+    product = net("MatMul", "x", normal(4, 4))
+    assert_equals_runtime(net, net("Relu", product), net("Mul", product, normal(4)))
+
+
 def fourier(N, window, sign=-1):
     angles = 2 * np.pi * np.outer(np.arange(N // 2 + 1), np.arange(N)) / N
     kernel = np.concatenate([np.cos(angles), sign * np.sin(angles)]) * window

@@ -274,10 +274,13 @@ class Builder:
             shift: Summands in the shape of the view, or None.
 
         Returns:
-            False, and nothing is changed, if other steps computed the value, or the numbers differ from row to row.
+            False, and nothing is changed, if other steps computed the value, a step reads it, or the numbers differ
+            from row to row.
         """
         producers = self.producers.get(view.value, [])
         if not producers or not all(isinstance(step, Linear | Depthwise) for step in producers):
+            return False
+        if any(read.value is view.value for step in self.steps for read in step.reads()):
             return False
         places = addresses(view).ravel()
         if view.value.size != len(places) or len(np.unique(places)) != len(places):
