@@ -53,7 +53,8 @@ class Session:
 
     A packed model, and the file of another tool whose calls are steps, run in the native library alone, step by step.
     x_t (B, I) has the inputs of the file that are no states, one after the other, and y (B, O) has such outputs. The
-    states have no names; `save_state` and `restore_state` keep them. `updates` and `macs` count layers that skip alone.
+    states have no names; `save_state` and `restore_state` keep them. `updates` and `macs` count layers that skip alone;
+    if the file has an If that the graph decides, they count all layers and multiply-adds.
 
     `s.backend` is "native" (kernels of edgernn's library) or "portable" (standard ONNX operators), and `s.onnx` the
     onnxruntime.InferenceSession, None for a packed model. After a run or a step, `s.updates` (T, B) is the number of

@@ -56,7 +56,7 @@ class Oracle:
         assert fields[5] == 16
         self.input, self.output, layers, tensors = fields[6], fields[8], fields[9], fields[10]
         at = HEADER.size
-        values, states, self.steps, ints, self.arena_size = struct.unpack_from("<5I", packed, at)
+        values, states, self.steps, ints, self.arena_size, *self.work = struct.unpack_from("<7I", packed, at)
         at += 32
         self.layers = []
         for _ in range(layers):
@@ -76,13 +76,16 @@ class Oracle:
 
     def step(self, x):
         self.x, self.y = np.asarray(x, np.float64), np.full(self.output, UNSET)
+        self.updates, self.macs = self.work
         at = count = 0
         while at < len(self.ints):
             code, length = self.ints[at : at + 2]
             arguments = Arguments(self.ints[at + 2 : at + 2 + length])
-            RUN[code](self, arguments)
+            skipped = RUN[code](self, arguments) or 0
             assert not arguments.ints, (code, arguments.ints)
             at, count = at + 2 + length, count + 1
+            for _ in range(skipped):
+                at, count = at + 2 + self.ints[at + 1], count + 1
         assert count == self.steps
         return self.y
 
@@ -222,4 +225,12 @@ def fft(graph, a):
     graph.view(target, end, (rows, N + 2), (to, 1), written=True)[...] = y
 
 
-RUN = [move, linear, depthwise, recurrent, pointwise, reduce, gather, fft]
+def branch(graph, a):
+    value, offset, wanted, updates, macs, steps = a.take(6)
+    if (graph.view(value, offset, (1,), (1,))[0] != 0) != wanted:
+        return steps
+    graph.updates, graph.macs = graph.updates + updates, graph.macs + macs
+    return 0
+
+
+RUN = [move, linear, depthwise, recurrent, pointwise, reduce, gather, fft, branch]

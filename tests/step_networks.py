@@ -11,7 +11,7 @@ from edgernn.runtime.packed import pack, pack_file
 from edgernn.training.calibration.layer_graph import open_graph
 from tests.apps import ROOT
 from tests.test_calibrate_calls import linear_maps
-from tests.test_step_graph import Net, small_file
+from tests.test_step_graph import Net, periodic, small_file
 
 STEPS = 12
 
@@ -55,8 +55,11 @@ def packed_networks(folder: Path) -> dict[str, tuple[bytes, NDArray[np.float32]]
         networks[f"{path.parent.name} {path.stem}"] = pack(path.read_bytes(), path), x.swapaxes(0, 1)
     net, y, states = streaming_network()
     (folder / "streaming.onnx").write_bytes(net.model(y, **states).SerializeToString())
+    net, y, held = periodic()
+    (folder / "periodic.onnx").write_bytes(net.model(y, **held).SerializeToString())
     files = [
         folder / "streaming.onnx",
+        folder / "periodic.onnx",
         small_file(folder),
         delta_network(folder, "gemm"),
         delta_network(folder, "conv"),
@@ -64,8 +67,9 @@ def packed_networks(folder: Path) -> dict[str, tuple[bytes, NDArray[np.float32]]
     for path in files:
         for weights in ("float32", "int8"):
             packed = folder / f"{path.stem}-{weights}.edgernn"
-            pack_file(path, packed, GraphOptions(weights=weights))
-            width = {"streaming": 4, "small": 3}.get(path.stem, 12)
+            options = GraphOptions(weights=weights, states=held if path.stem == "periodic" else None)
+            pack_file(path, packed, options)
+            width = {"streaming": 4, "small": 3, "periodic": 5}.get(path.stem, 12)
             x = 0.3 * rng.standard_normal((STEPS, 2, width)).cumsum(0)
             networks[packed.stem] = packed.read_bytes(), x.astype(np.float32)
     return networks

@@ -28,7 +28,7 @@ from tests.apps import ROOT, need, run
 from tests.firmware import STRICT, step_in_c, write_files
 from tests.models import contractive, exported, exported_alone, packed_alone
 from tests.test_packed import random_input, steps
-from tests.test_step_graph import Net, fourier, native, normal, random_net, small_file
+from tests.test_step_graph import Net, fourier, native, normal, periodic, random_net, small_file
 from tests.tolerances import FLOAT32
 
 
@@ -189,20 +189,22 @@ def every_step():
         "Clip", net("Cast", net("Mul", mean, np.float32(9)), to=onnx.TensorProto.INT64), np.int64(0), np.int64(4)
     )
     less = net("Sub", net("Add", peak, net("Gather", normal(5, 40), index, axis=0)), mean)
+    runs, states = net.every(2)
+    less = net.choose(runs, lambda: [net("MatMul", less, normal(40, 40))], lambda: [net("Neg", less)])
     joined = net(
         "Concat", "s", net("Unsqueeze", net("Slice", less, *map(np.array, ([2], [8], [1]))), np.array([1])), axis=1
     )
     after = net("Slice", joined, np.array([1]), np.array([4]), np.array([1]))
-    return net, net("Exp", net("Neg", net("Abs", net("Div", less, np.float32(3))))), {"s": after}
+    return net, net("Exp", net("Neg", net("Abs", net("Div", less, np.float32(3))))), {"s": after, **states}
 
 
-def assert_graph_equals_library(net, y, states, weights="float32", tolerance=FLOAT32):
+def assert_graph_equals_library(net, y, states, weights="float32", tolerance=FLOAT32, steps=4):
     """Compare the C code of a network with the native library; return the names of its steps."""
     content = net.model(y, **states).SerializeToString()
     graph = pack_graph(onnx.load_from_string(content), Path("net.onnx"), len(content), GraphOptions(weights=weights))
     engine = native(graph.content.data)
     inputs = sum(map(math.prod, graph.lowered.inputs.values()))
-    x = np.random.default_rng(0).standard_normal((4, inputs), np.float32)
+    x = np.random.default_rng(0).standard_normal((steps, inputs), np.float32)
     expected = np.array([engine(row).copy() for row in x])
     assert np.abs(expected).max() > 100 * tolerance
     got = step_in_c(content, x, weights=weights)
@@ -220,6 +222,11 @@ def test_every_kind_of_step(weights, tolerance):
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
 def test_random_networks(seed):
     assert_graph_equals_library(*random_net(seed), tolerance=3e-5)
+
+
+def test_a_part_of_a_network_is_held():
+    kinds = assert_graph_equals_library(*periodic(), steps=8)
+    assert "BRANCH" in kinds
 
 
 def test_a_network_of_another_tool_becomes_a_folder(tmp_path, capsys):

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime import Session
 from edgernn.runtime.graph_options import GraphOptions
 from edgernn.runtime.graph_queries import constant_of
 from edgernn.runtime.library import onnxruntime
@@ -36,12 +37,33 @@ class Net:
     def __init__(self, opset=17, **shapes):
         self.opset = opset
         self.inputs, self.nodes, self.tensors, self.outputs, self.states = shapes, [], [], [], {}
+        self.count = 0
 
     def __call__(self, op, *inputs, outputs=1, **attributes):
         names = [self.name(value) for value in inputs]
-        results = [f"{op}{len(self.nodes)}.{k}" for k in range(outputs)]
+        results = [f"{op}{self.count}.{k}" for k in range(outputs)]
+        self.count += 1
         self.nodes.append(helper.make_node(op, names, results, results[0], **attributes))
         return results[0] if outputs == 1 else results
+
+    def choose(self, condition, *builds):
+        """Add an If node; two functions add the nodes of its branches and return the names of their results."""
+        bodies, outer = [], self.nodes
+        for build in builds:
+            self.nodes = []
+            results = [self("Identity", value) for value in build()]
+            infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results]
+            bodies.append(helper.make_graph(self.nodes, "branch", [], infos))
+        self.nodes = outer
+        return self("If", condition, outputs=len(results), then_branch=bodies[0], else_branch=bodies[1])
+
+    def every(self, period, start=0.0):
+        """Return the condition that is true at each step of a multiple of `period`, and the state that counts."""
+        count = f"count{self.count}"
+        self.inputs[count] = [1, 1]
+        later = self("Add", count, np.float32(1))
+        after = self("Where", self("Less", later, np.float32(period)), later, np.zeros((1, 1), np.float32))
+        return self("Less", count, np.float32(start + 0.5)), {count: after}
 
     def name(self, value):
         if isinstance(value, str):
@@ -54,7 +76,8 @@ class Net:
         """Return the model; `states` maps inputs to outputs with their next values."""
         self.states = states
         values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items()]
-        results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in (*outputs, *states.values())]
+        shapes = {**dict.fromkeys(outputs), **{output: self.inputs[name] for name, output in states.items()}}
+        results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
         graph = helper.make_graph(self.nodes, "net", values, results, self.tensors)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
         return model
@@ -579,6 +602,95 @@ def test_old_operator_sets_and_outputs_of_one_name_are_refused():
         packed(net.model(net("Relu", "x"), "Relu0.0"), {})
 
 
+def gru(net, x, h, inputs, hidden):
+    """Add a GRU step of x (1, 1, inputs) from the state h; return y and the next state (1, 1, hidden)."""
+    weights = normal(1, 3 * hidden, inputs), normal(1, 3 * hidden, hidden), normal(1, 6 * hidden)
+    y, after = net("GRU", x, *weights, "", h, outputs=2, hidden_size=hidden, linear_before_reset=1)
+    return net("Squeeze", y, np.array([1])), after
+
+
+def periodic():
+    """A network of a part that runs at every third step, whose output and state are held in between."""
+    net = Net(x=[1, 1, 5], h=[1, 1, 8], held=[1, 1, 8])
+    runs, states = net.every(3)
+    wide = net("Tanh", net("MatMul", "x", normal(5, 7)))
+    y, h = net.choose(runs, lambda: gru(net, wide, "h", 7, 8), lambda: ("held", "h"))
+    return net, net("Concat", net("MatMul", y, normal(8, 4)), wide, axis=2), {**states, "h": h, "held": y}
+
+
+def test_a_part_of_a_network_runs_at_some_steps():
+    net, y, states = periodic()
+    content = assert_equals_runtime(net, y, steps=8, **states)
+    # the held output and state need no copy, and the layer works on its state in place
+    assert content.names.count("BRANCH") == 1
+    assert content.names.count("MOVE") <= 2
+    assert content.macs == 5 * 7 + 3 * 8 * (7 + 8) + 8 * 4
+
+
+def test_a_part_of_a_network_that_is_skipped_is_not_computed():
+    net, y, states = periodic()
+    stepper, part = Stepper(packed(net.model(y, **states), states).data, 3), 3 * 8 * (7 + 8)
+    rng = np.random.default_rng(1)
+    saved = []
+    for t in range(7):
+        stepper.x[...] = rng.standard_normal((3, 5))
+        if t == 4:
+            # the other streams go on in the middle of their period
+            stepper.restart_row(1)
+        saved.append(stepper.save_state())
+        assert stepper.step(), stepper.refusal()
+        runs = np.array([t % 3 == 0, (t - 4 * (t >= 4)) % 3 == 0, t % 3 == 0])
+        np.testing.assert_array_equal(stepper.updates, 8 * runs)
+        np.testing.assert_array_equal(stepper.macs, 5 * 7 + 8 * 4 + part * runs)
+    last = stepper.y.copy()
+    stepper.restore_state(saved[-1])
+    assert stepper.step()
+    np.testing.assert_array_equal(stepper.y, last)
+
+
+def test_a_session_counts_the_work_of_a_network_that_skips_a_part(tmp_path, capsys):
+    net, y, states = periodic()
+    path = tmp_path / "periodic.onnx"
+    path.write_bytes(net.model(y, **states).SerializeToString())
+    session = Session(path)
+    session.run(np.random.default_rng(2).standard_normal((7, 2, 5)).astype(np.float32))
+    part = 3 * 8 * (7 + 8)
+    np.testing.assert_array_equal(session.macs, [7 * (5 * 7 + 8 * 4) + 3 * part] * 2)
+    np.testing.assert_array_equal(session.updates.sum(0), [3 * 8] * 2)
+    assert main(["bench", str(path), "--rounds", "1", "--warmup", "0", "--by-node"]) == 0
+    assert "| BRANCH | If " in capsys.readouterr().out
+
+
+def test_branches_inside_branches_and_results_that_no_state_holds():
+    net = Net(x=[1, 6], h=[1, 6], other=[1, 6])
+    runs, states = net.every(2)
+    loud = net("Greater", net("ReduceSum", "x", np.array([1])), np.float32(0))
+    product = net("MatMul", "x", normal(6, 6))
+
+    def inner():
+        new = net.choose(loud, lambda: [net("Mul", product, normal(6))], lambda: [net("Sub", "h", "other")])
+        return new, net("Add", "other", product)
+
+    def outer():
+        return net("Neg", "h"), net("MatMul", net("Relu", product), normal(6, 6))
+
+    value, other = net.choose(runs, inner, outer)
+    y = net("Add", net("Mul", value, "h"), product)
+    assert_equals_runtime(net, y, steps=9, **states, h=value, other=other)
+
+
+def test_invalid_branches_are_refused():
+    net = Net(x=[1, 4])
+    y = net.choose(net("Less", "x", np.float32(0)), lambda: ["x"], lambda: ["x"])
+    with pytest.raises(UsageError, match=r"If If\d.*: expected a condition of one number, got \(1, 4\)"):
+        packed(net.model(y), {})
+    net = Net(x=[1, 4])
+    loud = net("Less", net("ReduceSum", "x"), np.float32(0))
+    y = net.choose(loud, lambda: ["x"], lambda: [net("Concat", "x", "x", axis=1)])
+    with pytest.raises(UsageError, match=r"expected branches of equal shapes, got \[\(1, 4\)\] and \[\(1, 8\)\]"):
+        packed(net.model(y), {})
+
+
 def test_a_refusal_within_a_branch_names_the_condition():
     net = Net(x=[1, 4])
     branches = []
@@ -643,7 +755,7 @@ def random_net(seed):
     net, states = Net(x=[1, C, F]), {}
     value = "x"
     for _ in range(rng.integers(3, 9)):
-        kind = rng.integers(9)
+        kind = rng.integers(10)
         if kind == 0:
             value = net("Conv", value, normal(C, C, 3), normal(C), pads=[1, 1])
         elif kind == 1:
@@ -675,6 +787,23 @@ def random_net(seed):
             states[name] = net("Slice", joined, np.array([1]), np.array([wide + 1]), np.array([2]))
             y = net("Conv", joined, normal(C, 1, wide + 1, 3), group=C, pads=[0, 1, 0, 1])
             value = net("Squeeze", y, np.array([2]))
+        elif kind == 8:
+            name, before = f"s{len(states)}", value
+            net.inputs[name] = [1, C, F]
+            runs, count = net.every(int(rng.integers(2, 4)), int(rng.integers(2)))
+            if rng.integers(2):
+                runs = net("Greater", net("ReduceMean", value, keepdims=0), np.float32(0))
+
+            def part(before=before, name=name):
+                return [net("Tanh", net("Add", net("Conv", before, normal(C, C, 3), pads=[1, 1]), name))]
+
+            is_held = rng.integers(2)
+
+            def rest(before=before, name=name, is_held=is_held):
+                return [name if is_held else net("Sub", before, name)]
+
+            value = net.choose(runs, part, rest)
+            states |= {name: value, **count}
         else:
             shuffled = net("Reshape", net("Transpose", value, perm=[0, 2, 1]), np.array([1, C, F]))
             value = net("Div", shuffled, net("Add", net("Abs", value), np.float32(1)))

@@ -24,7 +24,7 @@ from edgernn.weight_types import WEIGHT_TYPES
 from tests.tolerances import FLOAT32
 
 ARENA, STATE, CONSTANT, INPUT, OUTPUT = range(5)
-MOVE, LINEAR, DEPTHWISE, RECURRENT, PROGRAM, REDUCE, GATHER, FOURIER = range(8)
+MOVE, LINEAR, DEPTHWISE, RECURRENT, PROGRAM, REDUCE, GATHER, FOURIER, BRANCH = range(9)
 VERSION, STEP_GRAPH = 6, 16
 
 
@@ -380,11 +380,54 @@ def example():
     return graph
 
 
+def branching():
+    """Two maps of 4 numbers, of which the second runs where x is below 0.5, and within that a copy below 0.
+
+    y is a state of 4 numbers that the steps in branches write, and what the second branch copied at last.
+    """
+    graph, less = Graph(8, 8), OPS["less"].code
+    flags, sums, both = graph.buffer(2), graph.buffer(4), graph.state(np.arange(8.0))
+    w = graph.tensor(np.random.default_rng(5).standard_normal((4, 4)))
+    operands = 2, graph.x, 0, 0, 0, 0, graph.constant([0.5, 0]), 0, 0, 0, 1
+    graph.step(PROGRAM, 1, 1, 2, *operands, 1, flags, 0, 0, 0, 1, less, 0, 1, -1, 2)
+    graph.step(LINEAR, graph.x, 0, sums, 0, w, -1, 1, 0, 0, 1, 0, 0)
+    graph.step(BRANCH, flags, 0, 1, 3, 16, 3)
+    graph.step(LINEAR, sums, 0, both, 0, w, -1, 1, 0, 0, 1, 0, 0)
+    graph.step(BRANCH, flags, 1, 1, 0, 0, 1)
+    graph.step(MOVE, graph.x, 4, both, 4, 1, 4, 1, 1)
+    graph.step(BRANCH, flags, 0, 0, 0, 1, 1)
+    graph.step(MOVE, graph.x, 0, both, 3, 1, 1, 0, 0)
+    graph.step(MOVE, both, 0, graph.y, 0, 1, 8, 1, 1)
+    return graph
+
+
+def test_steps_of_a_branch_run_for_the_streams_whose_number_says_so():
+    graph = branching()
+    w, both = np.float64(graph.tensors[1].values), np.arange(8.0)
+
+    def step(x):
+        if x[0] < 0.5:
+            both[:4] = w @ w @ x[:4]
+        if x[0] < 0:
+            both[4:] = x[4:]
+        if x[0] >= 0.5:
+            both[3] = x[0]
+        return both.copy()
+
+    assert_computes(graph, step, steps=6)
+    stepper = Stepper(graph.content(), 3)
+    stepper.x[:, 0] = -1, 0.25, 2
+    assert stepper.step(), stepper.refusal()
+    assert stepper.updates is None
+    np.testing.assert_array_equal(stepper.macs, [16, 16, 1])
+
+
 @pytest.mark.slow
-def test_damaged_arguments_are_refused_or_harmless():
+@pytest.mark.parametrize("build", [example, branching])
+def test_damaged_arguments_are_refused_or_harmless(build):
     """Each argument of each step is replaced: the engine refuses the file, or runs it within its memory."""
-    graph = example()
-    x = np.random.default_rng(6).standard_normal((2, 2, 64)).astype(np.float32)
+    graph = build()
+    x = np.random.default_rng(6).standard_normal((2, 2, graph.inputs)).astype(np.float32)
     run(graph.content(), x)
     messages = []
     for place, word in enumerate(graph.steps):
@@ -397,15 +440,16 @@ def test_damaged_arguments_are_refused_or_harmless():
             except EdgernnError as error:
                 messages.append(str(error))
             graph.steps = kept
-    assert len(messages) > 5 * len(graph.steps)
+    assert len(messages) > 4 * len(graph.steps)
     assert all(message.startswith("packed model: ") and "expected" in message for message in messages)
 
 
-def test_the_time_of_each_operation_is_added():
-    graph = example()
+@pytest.mark.parametrize(("build", "count"), [(example, 11), (branching, 9)])
+def test_the_time_of_each_operation_is_added(build, count):
+    graph = build()
     stepper, other = (Stepper(graph.content(), 1) for _ in range(2))
     stepper.x[...] = other.x[...] = 0.5
-    nanoseconds = np.zeros(11, np.int64)
+    nanoseconds = np.zeros(count, np.int64)
     for _ in range(20):
         assert stepper.profile(nanoseconds), stepper.refusal()
         assert other.step()
@@ -413,7 +457,7 @@ def test_the_time_of_each_operation_is_added():
     assert np.all(nanoseconds >= 0)
     assert nanoseconds.sum() > 0
     assert not stepper.profile(np.zeros(3, np.int64))
-    assert stepper.refusal() == "count: expected 11, the operations of the model, got 3"
+    assert stepper.refusal() == f"count: expected {count}, the operations of the model, got 3"
 
 
 def test_groups_of_streams_share_an_arena():
@@ -484,7 +528,7 @@ def small(steps, tensors=((2, 3),)):
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ((9, 0), "step 0: code: expected 0 to 7, got 9"),
+        ((9, 0), "step 0: code: expected 0 to 8, got 9"),
         (
             (MOVE, 0, 0, 0, 0, 1, 6, 1, 1),
             r"\(move\): to: expected a value that steps may write, got a constant or an inp",
@@ -506,6 +550,10 @@ def small(steps, tensors=((2, 3),)):
         ((GATHER, 2, 0, 1, 0, 6, 0, 0, 0), "from: expected a constant with rows of 6 numbers, got another value"),
         ((GATHER, 2, 0, 1, 0, 3, 0, 0, 9), "index: expected numbers 0 to 5 of value 0, got 9"),
         ((PROGRAM, 1, 1, 6, 1, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 1, 99, 0, 0, -1, 1), "operation codes below 21, got 99"),
+        ((BRANCH, 0, 0, 2, 0, 0, 0), "wanted: expected 0 to 1, got 2"),
+        ((BRANCH, 0, 9, 1, 0, 0, 0), "from: expected numbers 0 to 5 of value 0, got 9"),
+        ((BRANCH, 0, 0, 1, 0, -1, 0), "macs: expected 0 to 2147483647, got -1"),
+        ((BRANCH, 0, 0, 1, 0, 0, 1), r"\(branch\): steps: expected 0, got 1"),
         ((RECURRENT, 0, 0, 0, 0, 1, 0, 1, 1, 0, 0), "layer: expected none, got 0"),
     ],
 )

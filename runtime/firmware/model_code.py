@@ -28,7 +28,7 @@ from edgernn.runtime.firmware.step_code import BYTES, Constants, StepCode, step_
 from edgernn.runtime.firmware.weight_arrays import by_fours, gate_biases, gate_matrix, in_blocks
 from edgernn.runtime.input_check import OnNonfinite
 from edgernn.runtime.step_graph.content import place
-from edgernn.runtime.step_graph.steps import Fft, Operand, Recurrent
+from edgernn.runtime.step_graph.steps import Branch, Fft, Operand, Recurrent
 from edgernn.runtime.step_graph.views import Kind, Value
 from edgernn.runtime.weights import Weight
 
@@ -351,9 +351,23 @@ int32_t {self._name}_updates(const {self._state}* model);
         else:
             lines += check(self._on_nonfinite, f"{self._macro}_INPUT", bad)
         lines.append("int32_t updates = 0;")
+        opened: list[Branch] = []
         for step in model.steps:
-            lines += self._code.lines(step)
+            lines += self._closed(opened, step.branches)
+            if isinstance(step, Branch):
+                lines.append(f"{'  ' * len(opened)}{self._code.condition(step)} {{")
+                opened.append(step)
+            else:
+                lines += ["  " * len(opened) + line for line in self._code.lines(step)]
+        lines += self._closed(opened, ())
         return _function(self._signature(), [*lines, "model->updates = updates;", f"return {self._macro}_OK;"])
+
+    @staticmethod
+    def _closed(opened: list[Branch], branches: Sequence[Branch]) -> Iterator[str]:
+        """End the blocks of branches other than those of the next step."""
+        while opened and tuple(opened) != tuple(branches):
+            opened.pop()
+            yield "  " * len(opened) + "}"
 
 
 def _function(head: str, lines: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from edgernn.runtime.firmware.layer_parts import Field, largest_quantised
 from edgernn.runtime.firmware.pointwise_c import ExpressionPrinter, array, float_literal
 from edgernn.runtime.firmware.weight_arrays import C_TYPES, in_fours, padded, type_of
 from edgernn.runtime.step_graph.steps import (
+    Branch,
     Depthwise,
     Fft,
     Gather,
@@ -113,6 +114,10 @@ class StepCode:
     def _number(self, operand: Operand, strides: Sequence[int], more: Sequence[str] = ()) -> str:
         base, first = self._base(operand.value)
         return f"{base}[{' + '.join([*_terms(first + operand.offset, strides), *more]) or '0'}]"
+
+    def condition(self, step: Branch) -> str:
+        """Return the head of the block of a branch's steps."""
+        return f"if ({self._number(step.condition, [])} {'!=' if step.wanted else '=='} 0.0f)"
 
     def lookup(self, step: Lookup) -> Iterator[str]:
         names = self._constants.matrix("embedding", step.matrix)

@@ -2,13 +2,14 @@
 """Builds the steps of a plan: copies, point-wise functions, sums and matrix products over strided views."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.runtime.step_graph.steps import Depthwise, Linear, Move, Operand, Pointwise, Reduce, Step
+from edgernn.runtime.step_graph.steps import Branch, Depthwise, Linear, Move, Operand, Pointwise, Reduce, Step
 from edgernn.runtime.step_graph.views import (
     Factor,
     Kind,
@@ -59,6 +60,7 @@ class Builder:
         self.steps: list[Step] = []
         # the node whose steps are added
         self.node = ""
+        self._branches: tuple[Branch, ...] = ()
         self.producers: dict[Value, list[Step]] = {}
         self._constants: dict[Any, Value] = {}
         self._copies: dict[int, tuple[Tensor, View]] = {}
@@ -66,10 +68,20 @@ class Builder:
     def add(self, step: Step) -> None:
         if len(self.steps) >= _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS} steps")
-        step.node = self.node
+        step.node, step.branches = self.node, self._branches
         self.steps.append(step)
         for written in step.writes():
             self.producers.setdefault(written.value, []).append(step)
+
+    @contextmanager
+    def branch(self, condition: Operand, *, wanted: bool) -> Iterator[None]:
+        """Let the steps that are added run only if a number is not 0, or without `wanted` only if it is 0."""
+        branch, outer, copies = Branch(condition, wanted), self._branches, dict(self._copies)
+        self.add(branch)
+        self._branches = (*outer, branch)
+        yield
+        # a copy that is not always made is of no use afterwards
+        self._branches, self._copies = outer, copies
 
     def arena(self, size: int, *, padded: bool = False) -> Value:
         return Value(Kind.ARENA, size, padded=padded)

@@ -3,7 +3,7 @@
 
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from edgernn.program import STORED_OPS
 from edgernn.runtime.packed_format import GRAPH, GRAPH_VERSION, LayerRecord, file_content
 from edgernn.runtime.step_graph.lowering import Lowered
 from edgernn.runtime.step_graph.steps import (
+    Branch,
     Depthwise,
     Fft,
     Gather,
@@ -34,7 +35,18 @@ Array = NDArray[Any]
 # flag of a file with a step graph
 FLAG = 16
 VALUE = struct.Struct("<4I")
-CODES = {Move: 0, Linear: 1, Depthwise: 2, Recurrent: 3, Pointwise: 4, Reduce: 5, Gather: 6, Lookup: 6, Fft: 7}
+CODES = {
+    Move: 0,
+    Linear: 1,
+    Depthwise: 2,
+    Recurrent: 3,
+    Pointwise: 4,
+    Reduce: 5,
+    Gather: 6,
+    Lookup: 6,
+    Fft: 7,
+    Branch: 8,
+}
 _KINDS = {"sum": 0, "max": 1, "min": 2}
 # offsets in the arena are multiples of this
 _PLACE = 16
@@ -62,7 +74,12 @@ class Content:
 
 
 def encode(graph: Lowered, updates: int = 0, macs: int = 0) -> Content:
-    """Return the packed file of a step graph, with the work of a step in layers that cannot skip where others do."""
+    """Return the packed file of a step graph, with the work of a step in layers that cannot skip where others do.
+
+    In a graph with branches, the work is that of all operations.
+    """
+    if any(isinstance(step, Branch) for step in graph.steps):
+        updates, macs = work(step for step in graph.steps if not step.branches)
     return _Encoder(graph).content(updates, macs)
 
 
@@ -95,6 +112,13 @@ def place(steps: Sequence[Step], alignment: int = _PLACE) -> int:
     return total
 
 
+def work(steps: Iterable[Step]) -> tuple[int, int]:
+    """Return the updates and the multiply-adds of steps, without layers whose work the engine counts."""
+    counted = [step for step in steps if not (isinstance(step, Recurrent) and step.layer.skips)]
+    updates = sum(step.steps * step.rows * step.outputs for step in counted if isinstance(step, Recurrent))
+    return updates, sum(step.macs for step in counted)
+
+
 class _Encoder:
     def __init__(self, graph: Lowered) -> None:
         self._graph = graph
@@ -107,6 +131,8 @@ class _Encoder:
         self._ints: list[int] = []
         self._names: list[str] = []
         self._nodes: list[str] = []
+        # place of the number of steps of each branch
+        self._lengths: dict[Branch, int] = {}
         # values of one number, which share a tensor
         self._scalars: dict[Value, int] = {}
 
@@ -179,12 +205,19 @@ class _Encoder:
         return self._layers[id(layer)]
 
     def _emit(self, step: Step, arguments: Sequence[int]) -> None:
+        for branch in step.branches:
+            self._ints[self._lengths[branch]] += 1
         self._ints += [CODES[type(step)], len(arguments), *map(int, arguments)]
         self._names.append(type(step).__name__.upper())
         self._nodes.append(step.node)
 
     def _step(self, step: Step) -> None:
-        if isinstance(step, Move):
+        if isinstance(step, Branch):
+            inner = [other for other in self._graph.steps if other.branches == (*step.branches, step)]
+            self._emit(step, [*self._place(step.condition), step.wanted, *work(inner), 0])
+            # the number of its steps, which are still to be written
+            self._lengths[step] = len(self._ints) - 1
+        elif isinstance(step, Move):
             counts, strides = collapsed(*sorted_by(step.counts, [step.source.strides, step.target.strides], 1))
             for n, (s, t), (a, b) in _turns(counts, strides, _MOST_LOOPS):
                 loops = zip(n or [1], s or [0], t or [0], strict=True)

@@ -20,7 +20,7 @@ from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.step_graph import convolutions, recurrent
 from edgernn.runtime.step_graph.builder import Builder, Tensor
 from edgernn.runtime.step_graph.operators import OPERATORS, Node, boxes_of, joined, reshaped, sliced, whole
-from edgernn.runtime.step_graph.steps import Step
+from edgernn.runtime.step_graph.steps import Operand, Step
 from edgernn.runtime.step_graph.views import Kind, Pieces, Value, View, dense
 from edgernn.runtime.weights import Weight, Weights
 
@@ -346,20 +346,15 @@ class _Lowering:
         return [np.asarray(next(results)) if name else np.zeros(0) for name in outputs]
 
     def _branch(self, proto: onnx.NodeProto, title: str) -> None:
-        """Add the nodes of the branch of If that its constant condition chooses."""
+        """Add the nodes of the branch of If that its constant condition chooses, or of both in branches of the plan."""
         condition = self._read(proto.input[0])
+        bodies = {a.name: a.g for a in proto.attribute}
         if not isinstance(condition, np.ndarray):
-            raise UsageError(
-                f"{title}: expected a constant condition, got one that the graph computes; fix the inputs on which it "
-                "depends, with --value NAME=NUMBER or --shape NAME=LENGTH,LENGTH"
-            )
-        wanted = "then_branch" if condition.any() else "else_branch"
-        body = next(a.g for a in proto.attribute if a.name == wanted)
-        for tensor in body.initializer:
-            self._bind(tensor.name, self._array(tensor))
+            self._choose(proto, condition, [bodies["then_branch"], bodies["else_branch"]], title)
+            return
+        body = bodies["then_branch" if condition.any() else "else_branch"]
         try:
-            for node in body.node:
-                self._node(node)
+            self._body(body)
         except EdgernnError as error:
             comparison = self._comparison(proto.input[0])
             if comparison is None:
@@ -368,6 +363,45 @@ class _Lowering:
             raise type(error)(f"{error}; the model runs this node as {reason}: try another --value") from error
         for name, value in zip(proto.output, body.output, strict=True):
             self._bind(name, self._read(value.name))
+
+    def _body(self, body: onnx.GraphProto) -> list[Tensor]:
+        """Add the nodes of a body, and return its outputs."""
+        for tensor in body.initializer:
+            self._bind(tensor.name, self._array(tensor))
+        for node in body.node:
+            self._node(node)
+        return [self._read(value.name) for value in body.output]
+
+    def _choose(
+        self, proto: onnx.NodeProto, condition: View | Pieces, bodies: Sequence[onnx.GraphProto], title: str
+    ) -> None:
+        """Add the nodes of both bodies of If, of which one runs in each step, and copy its outputs to one place."""
+        if math.prod(condition.shape) != 1:
+            raise UsageError(f"{title}: expected a condition of one number, got {condition.shape}; {_REMEDY}")
+        view = self._builder.view(condition)
+        place = Operand(view.value, view.offset, [])
+        self._readers.subtract(_values(condition))
+        targets: list[View] = []
+        for body, wanted in zip(bodies, (True, False), strict=True):
+            with self._builder.branch(place, wanted=wanted):
+                results = self._body(body)
+                self._builder.node = f"{proto.op_type} {proto.name or next(iter(proto.output), '')}"
+                shapes = [tuple(result.shape) for result in results]
+                if wanted:
+                    targets = [self._builder.copy(result, range(len(result.shape))) for result in results]
+                elif shapes != [target.shape for target in targets]:
+                    raise UsageError(
+                        f"{title}: expected branches of equal shapes, got {[t.shape for t in targets]} and {shapes}; "
+                        "fix the inputs on which its condition depends, with --value NAME=NUMBER"
+                    )
+                else:
+                    for result, target in zip(results, targets, strict=True):
+                        self._builder.store(result, target)
+            for output, value, result in zip(proto.output, body.output, results, strict=True):
+                is_whole = isinstance(result, np.ndarray) and result.dtype.kind in "iu"
+                if is_whole or value.name in self._integers:
+                    self._integers.add(output)
+        self._finish(proto, targets)
 
     def _comparison(self, name: str) -> str | None:
         """Return the operator that computes a condition of fixed inputs, such as Equal(sr = 8000, r = 16000)."""
@@ -399,11 +433,7 @@ class _Lowering:
             parts = [reshaped(self._builder, sliced(self._builder, x, 0, turn, 1), x.shape[1:]) for x in sequences]
             for value, tensor in zip(body.input, [*states, *parts], strict=True):
                 self._bind(value.name, tensor)
-            for weights in body.initializer:
-                self._bind(weights.name, self._array(weights))
-            for node in body.node:
-                self._node(node)
-            results = [self._read(value.name) for value in body.output]
+            results = self._body(body)
             states = results[:count]
             collected.append(results[count:])
         outputs = [

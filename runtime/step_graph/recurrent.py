@@ -135,7 +135,13 @@ def own_layer(builder: Builder, node: Node, weights: list[Weight], path: Path) -
     """Return Y, updates and macs, which are None, and the last states of a node of edgernn."""
     count = len(node.proto.output) - 3
     starts = [node.tensor(k) for k in range(len(node.inputs) - count, len(node.inputs))]
-    layer = Layer(kernel_of(node.proto, path), weights, custom_cell(node.proto, path), group_size(node.proto, path))
+    layer = Layer(
+        kernel_of(node.proto, path),
+        weights,
+        custom_cell(node.proto, path),
+        group_size(node.proto, path),
+        node.attribute("rule", "always") != "always",
+    )
     x = node.tensor(0)
     if len(x.shape) != 3 or count < 1:
         raise EdgernnError(f"{path}: {node.title}: expected x (T, B, I) and states, got others; export the model again")

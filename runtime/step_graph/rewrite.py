@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes steps away: copies into the place where they lead, and point-wise functions joined into one step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgernn.runtime.step_graph.builder import addresses
 from edgernn.runtime.step_graph.steps import (
+    Branch,
     Depthwise,
     Fft,
     Gather,
@@ -38,7 +39,7 @@ def rewrite(steps: list[Step]) -> list[Step]:
     steps = [part for step in steps for part in (_narrowed(step) if isinstance(step, Linear) else [step])]
     while True:
         count = len(steps)
-        for change in (_forward, _share_states, _fuse, _drop_unread):
+        for change in (_hold, _forward, _share_states, _fuse, _drop_unread):
             steps = change(steps)
         if len(steps) == count:
             return steps
@@ -57,7 +58,7 @@ def _narrowed(step: Linear) -> list[Step]:
         parts.append(replace(step, source=source, target=target, W=step.W[rows, begin:end], b=b))
     narrow = step.stored is None and 2 * sum(part.W.size for part in parts) <= step.W.size
     for part in parts:
-        part.node = step.node
+        part.node, part.branches = step.node, step.branches
     return list(parts) if narrow else [step]
 
 
@@ -142,6 +143,8 @@ def _forward(steps: list[Step]) -> list[Step]:
             continue
         ((target),) = move.writes()
         first = min(uses.index[step] for step, _ in writers)
+        if not _is_within((step for step, _ in writers), move):
+            continue
         if any(step in removed for step, _ in writers) or any(
             uses.between(uses.readers, target, first - 1, uses.index[move])
         ):
@@ -159,6 +162,11 @@ def _forward(steps: list[Step]) -> list[Step]:
             removed.add(move)
             uses = _Uses([step for step in steps if step not in removed])
     return [step for step in steps if step not in removed]
+
+
+def _is_within(steps: Iterable[Step], other: Step) -> bool:
+    """Return True if none of the steps runs without another one."""
+    return all(step.branches[: len(other.branches)] == other.branches for step in steps)
 
 
 def _redirected(step: Step, old: Value, new: Value, table: Array) -> Callable[[], None] | None:
@@ -248,6 +256,39 @@ def _new_operands(
     return new_counts, operands
 
 
+def _hold(steps: list[Step]) -> list[Step]:
+    """Let the results of branches lie in a state, where one branch copies the state and the result is its next value.
+
+    Then a state that a branch leaves as it is needs no copy.
+    """
+    uses, removed = _Uses(steps), set[Step]()
+    for store in steps:
+        if (
+            not isinstance(store, Move)
+            or store.target.value.kind != Kind.STATE
+            or store.source.value.kind != Kind.ARENA
+        ):
+            continue
+        value, state, shift = store.source.value, store.target.value, _shift(store, store.source.value)
+        writers = [step for step, _ in uses.writers.get(value, [])]
+        holds = [step for step in writers if isinstance(step, Move) and step.source.value is state and step.branches]
+        holds = [step for step in holds if shift is not None and _shift(step, value) == shift]
+        first = min((uses.index[step] for step in writers if step not in holds), default=len(steps))
+        readers = [step for step, _ in uses.readers.get(state, []) if step not in holds]
+        if not holds or value.padded or any(uses.index[step] >= first for step in readers):
+            continue
+        if [step for step, _ in uses.writers[state]] != [store] or not _is_within(writers, store):
+            continue
+        assert shift is not None
+        removed |= {store, *holds}
+        for step in steps:
+            for operand in _operands(step):
+                if operand.value is value:
+                    operand.value, operand.offset = state, operand.offset + shift
+        uses = _Uses([step for step in steps if step not in removed])
+    return [step for step in steps if step not in removed]
+
+
 def _share_states(steps: list[Step]) -> list[Step]:
     """Let layers work on their states in place, where a state is copied to memory of the layer, and back."""
     uses, removed = _Uses(steps), set[Step]()
@@ -259,6 +300,8 @@ def _share_states(steps: list[Step]) -> list[Step]:
         stores = [step for step, _ in uses.readers.get(value, []) if isinstance(step, Move)]
         stores = [step for step in stores if step.target.value is state]
         if len(writers) != 2 or writers[0] is not load or len(stores) != 1 or not isinstance(writers[1], Recurrent):
+            continue
+        if not load.branches == writers[1].branches == stores[0].branches:
             continue
         shifts = [_shift(load, value), _shift(stores[0], value)]
         if shifts[0] is None or shifts[0] != shifts[1]:
@@ -294,6 +337,8 @@ def _operands(step: Step) -> list[Operand]:
         return [step.source, *([] if step.target is None else [step.target]), *step.states]
     if isinstance(step, Lookup):
         return [step.index, step.target]
+    if isinstance(step, Branch):
+        return [step.condition]
     assert isinstance(step, Move | Linear | Depthwise | Reduce | Gather | Fft)
     return [step.source, step.target]
 
@@ -334,6 +379,8 @@ def _fused(first: Pointwise, second: Pointwise, uses: _Uses) -> bool:
         return False
     others = [step for value in results for step, _ in uses.readers.get(value, []) if step is not second]
     if any(uses.index[step] < end for step in others):
+        return False
+    if first.branches != second.branches:
         return False
     for view in first.reads():
         if any(uses.between(uses.writers, view, start, end)):
@@ -422,6 +469,8 @@ def _drop_unread(steps: list[Step]) -> list[Step]:
         if isinstance(step, Pointwise):
             step.results = [(r, k) for r, k in step.results if r.value.kind != Kind.ARENA or r.value in read]
             needed = bool(step.results)
+        elif isinstance(step, Branch):
+            needed = any(step in inner.branches for inner in kept)
         else:
             needed = any(view.value.kind != Kind.ARENA or view.value in read for view in step.writes())
         if isinstance(step, Recurrent) and step.target is not None:

@@ -35,9 +35,11 @@ class Step:
 
     Attributes:
         node: Operator and name of the node that it computes; of the last one, for functions in one step.
+        branches: The branches in which it runs, the outermost first.
     """
 
     node = ""
+    branches: tuple["Branch", ...] = field(default=(), init=False)
 
     def reads(self) -> Iterator[View]:
         raise NotImplementedError
@@ -48,6 +50,20 @@ class Step:
     @property
     def macs(self) -> int:
         return 0
+
+
+@dataclass(eq=False)
+class Branch(Step):
+    """Runs the steps that have it in their `branches` if a number is not 0; without `wanted`, if it is 0."""
+
+    condition: Operand
+    wanted: bool
+
+    def reads(self) -> Iterator[View]:
+        yield self.condition.access([])
+
+    def writes(self) -> Iterator[View]:
+        return iter(())
 
 
 @dataclass(eq=False)
@@ -116,12 +132,16 @@ class Depthwise(Step):
 
 @dataclass(frozen=True)
 class Layer:
-    """A recurrent layer: name of its kernel, weights in the order of its node, and further attributes of the node."""
+    """A recurrent layer: name of its kernel, weights in the order of its node, and further attributes of the node.
+
+    `skips` is True under a rule that skips: the engine counts the work of such a layer at each step.
+    """
 
     name: str
     weights: list[Weight]
     cell: dict[str, Any] = field(default_factory=dict)
     group_size: int = 1
+    skips: bool = False
 
 
 @dataclass(eq=False)

@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::int64_t kMaxMoveLoops = 6;
 
-constexpr const char* kStepNames[kStepCodes] = {"move",    "linear", "depthwise", "recurrent",
-                                                "program", "reduce", "gather",    "fourier"};
+constexpr const char* kStepNames[kStepCodes] = {
+    "move", "linear", "depthwise", "recurrent", "program", "reduce", "gather", "fourier", "branch"};
 
 template <class Number>
 Number* CopyList(const std::vector<Number>& list, Arena* arena) {
@@ -71,9 +71,20 @@ class GraphBuilder : StepReader {
   }
 
  private:
+  // True if a step is a branch, also if steps behind it are damaged.
+  bool HasBranch() const {
+    const std::vector<std::int32_t>& ints = source_.steps;
+    for (std::size_t next = 0; next + 1 < ints.size() && ints[next + 1] >= 0;
+         next += 2 + static_cast<std::size_t>(ints[next + 1])) {
+      if (ints[next] == static_cast<std::int32_t>(StepCode::kBranch)) return true;
+    }
+    return false;
+  }
+
   // The number of streams of a group: so many that their arena stays in the cache, but at least
-  // kLeastStreams, which share each weight that is read.
+  // kLeastStreams, which share each weight that is read. Streams that skip steps run one by one.
   std::int64_t FindStreams(std::int64_t batch) const {
+    if (HasBranch()) return 1;
     constexpr std::int64_t kCachedFloats = 1 << 15, kLeastStreams = 4;
     const std::int64_t fit = kCachedFloats / std::max(source_.arena, std::int64_t{1});
     return std::min(batch, std::max(fit / kLeastStreams * kLeastStreams, kLeastStreams));
@@ -85,6 +96,7 @@ class GraphBuilder : StepReader {
     neurons_ = 0;
     PlaceValues(groups->first);
     steps_.clear();
+    branches_.clear();
     const std::vector<std::int32_t>& ints = source_.steps;
     std::size_t next = 0;
     while (next < ints.size()) {
@@ -102,7 +114,13 @@ class GraphBuilder : StepReader {
         return RefuseRange("arguments", length - (end_ - at_), length - (end_ - at_), length);
       next += 2 + static_cast<std::size_t>(length);
     }
-    groups->step_count = static_cast<std::int64_t>(steps_.size());
+    const auto step_count = static_cast<std::int64_t>(steps_.size());
+    for (const auto& [index, count] : branches_) {
+      step_ = "step " + std::to_string(index) + " (branch)";
+      const std::int64_t most = step_count - 1 - index;
+      if (count > most) return RefuseRange("steps", 0, most, count);
+    }
+    groups->step_count = step_count;
     groups->steps = CopyList(steps_, &arena_);
     return true;
   }
@@ -208,6 +226,8 @@ class GraphBuilder : StepReader {
         return BuildReduce();
       case StepCode::kGather:
         return BuildGather();
+      case StepCode::kBranch:
+        return BuildBranch();
       default:
         return BuildFourier();
     }
@@ -437,6 +457,24 @@ class GraphBuilder : StepReader {
                    table->shape[0],
                    inner,
                    table->values});
+    return true;
+  }
+
+  bool BuildBranch() {
+    constexpr std::int64_t kMostWork = (std::int64_t{1} << 31) - 1;
+    Operand from;
+    BranchStep step{};
+    std::int64_t wanted;
+    if (!ReadOperand("from", &from) || !CheckRange("from", from, {}) ||
+        !Read("wanted", 0, 1, &wanted) || !Read("updates", 0, kMostWork, &step.updates) ||
+        !Read("macs", 0, kMostWork, &step.macs) || !Read("steps", 0, kMost, &step.count)) {
+      return false;
+    }
+    step.from = PlaceOf(from);
+    step.wanted = wanted == 1;
+    branches_.emplace_back(static_cast<std::int64_t>(steps_.size()), step.count);
+    skips_ = true;
+    Add(step);
     return true;
   }
 
@@ -715,7 +753,7 @@ class GraphBuilder : StepReader {
     program->ints.insert(program->ints.end(), arguments.begin(), arguments.end());
     const std::int64_t end = static_cast<std::int64_t>(operands) + count;
     const auto read_value = [&](std::int64_t least) {
-      std::int64_t value;
+      std::int64_t value = 0;
       if (!Read("value", least, end - 1, &value)) return false;
       const bool is_operand = value >= 0 && value < static_cast<std::int64_t>(operands);
       // unused operands of instructions are 0 in a program
@@ -893,6 +931,7 @@ class GraphBuilder : StepReader {
   float* features_ = nullptr;
   std::vector<float*> memory_;  // of each value, except x and y
   std::vector<const Step*> steps_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> branches_;  // index, and number of steps
   std::map<std::array<std::int64_t, 3>, void*> shared_;
   std::int64_t neurons_ = 0;
   std::uint64_t scratch_bytes_ = 0;

@@ -19,12 +19,15 @@
 //   gather      from, to, inner, n, n indices                 parts of `inner` numbers; -1: zeros.
 //               If n is 0, from and index                     one part, whose index is in a value
 //   fourier     from, to, rows, from stride, to stride, N, window
+//   branch      from, wanted, updates, macs, n                runs the next n steps if a number is
+//               (without `wanted`, if it is 0)                not 0
 //
 // An operand of a program is a value, an offset, two strides of rows, and the stride of columns, 0
 // or 1; a result is the same without the last. An instruction is its code and three values or -1:
 // first the operands, then the instructions are counted. A tensor may be -1 where it is optional: b
 // and the window, which may be shorter than N: zeros follow the numbers of a row. The value of a
-// layer's result may be -1, as its first state is the result too.
+// layer's result may be -1, as its first state is the result too. A branch adds updates and macs to
+// the work of a stream when its steps run; in a graph with branches, streams run one by one.
 
 #pragma once
 
@@ -47,9 +50,10 @@ enum class StepCode {
   kProgram,
   kReduce,
   kGather,
-  kFourier
+  kFourier,
+  kBranch
 };
-constexpr int kStepCodes = 8;
+constexpr int kStepCodes = 9;
 
 enum class ValueKind : std::uint32_t { kArena, kState, kConstant, kInput, kOutput };
 constexpr std::uint32_t kValueKinds = 5;
@@ -102,8 +106,8 @@ struct Graph {
   std::uint64_t scratch_bytes;
   const float* features;  // (B, bands), of the last call; null if the source has none
   std::int64_t bands;
-  bool skips;                  // a layer has a rule that skips
-  std::int64_t updates, macs;  // of a step and stream, in layers that cannot skip
+  bool skips;                  // a layer has a rule that skips, or a branch is there
+  std::int64_t updates, macs;  // of a step and stream, of what cannot skip
 };
 
 // Checks the values of a graph, and lists the initial value of each state. Returns false and sets

@@ -64,13 +64,28 @@ void Copy(const CopyLoop* loops, std::int64_t count, const float* from, float* t
 
 namespace {
 
+// Returns how many of the steps behind a branch do not run, and counts the work of those that do.
+[[gnu::cold]] std::int64_t SkippedBy(const Step& base, const StepCall& call) {
+  const auto& branch = static_cast<const BranchStep&>(base);
+  if ((*call.Find(branch.from) != 0.0f) != branch.wanted) return branch.count;
+  if (call.updates != nullptr) *call.updates += branch.updates;
+  *call.macs += branch.macs;
+  return 0;
+}
+
 // Runs the steps and adds the time of each.
 [[gnu::cold]] void TimeSteps(const StreamGroups& groups, const StepCall& call) {
   std::int64_t before = Nanoseconds();
   for (std::int64_t i = 0; i < groups.step_count; ++i) {
-    groups.steps[i]->run(*groups.steps[i], call);
+    const Step& step = *groups.steps[i];
+    std::int64_t& sum = call.nanoseconds[i];
+    if (step.run != nullptr) {
+      step.run(step, call);
+    } else {
+      i += SkippedBy(step, call);
+    }
     const std::int64_t after = Nanoseconds();
-    call.nanoseconds[i] += after - before;
+    sum += after - before;
     before = after;
   }
 }
@@ -86,16 +101,18 @@ void RunGraph(const Graph& graph, const StepCall& call) {
       of_group.group = group;
       of_group.x += first * graph.input;
       of_group.y += first * graph.output;
-      if (call.updates != nullptr) {
-        of_group.updates += first;
-        of_group.macs += first;
-      }
+      if (call.updates != nullptr) of_group.updates += first;
+      if (call.macs != nullptr) of_group.macs += first;
       if (call.nanoseconds != nullptr) {
         TimeSteps(groups, of_group);
         continue;
       }
       for (const Step* const* step = groups.steps; step < end; ++step) {
-        (*step)->run(**step, of_group);
+        if ((*step)->run != nullptr) [[likely]] {
+          (*step)->run(**step, of_group);
+        } else {
+          step += SkippedBy(**step, of_group);
+        }
       }
     }
   }

@@ -36,6 +36,15 @@ struct LookupStep : Step {
 
 void RunLookupStep(const Step& step, const StepCall& call);
 
+// Steps that run only if a number of the stream is not 0, or if it is. It has no function of its
+// own: RunGraph goes on behind its steps.
+struct BranchStep : Step {
+  Place from;
+  bool wanted;
+  std::int64_t updates, macs;
+  std::int64_t count;
+};
+
 // A state of a layer, and its stride from stream to stream.
 struct LayerState {
   Place place;

@@ -132,7 +132,8 @@ class ModelBuilder {
     }
     model_.sizes.neurons = model_.graph.neurons;
     if (model_.graph.skips) {
-      model_.updates = arena_.Allocate<std::int64_t>(batch_);
+      // a graph with branches may have no layers
+      if (model_.graph.neurons > 0) model_.updates = arena_.Allocate<std::int64_t>(batch_);
       model_.macs = arena_.Allocate<std::int64_t>(batch_);
     }
     return true;

@@ -156,9 +156,8 @@ void Hold(EdgernnModel* model, const float* x) {
 // Runs the graph on x. Adds the time of each step to `nanoseconds`, unless it is null.
 void RunStep(EdgernnModel* model, const float* x, float* y, std::int64_t* nanoseconds = nullptr) {
   const std::int64_t batch = model->sizes.batch;
-  const bool counts = model->updates != nullptr;
-  for (std::int64_t b = 0; counts && b < batch; ++b) {
-    model->updates[b] = model->graph.updates;
+  for (std::int64_t b = 0; model->macs != nullptr && b < batch; ++b) {
+    if (model->updates != nullptr) model->updates[b] = model->graph.updates;
     model->macs[b] = model->graph.macs;
   }
   RunGraph(model->graph, {0, x, y, model->scratch, model->updates, model->macs, nanoseconds});

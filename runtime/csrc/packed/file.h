@@ -71,7 +71,7 @@ struct PackedGraph {
   std::uint32_t steps;          // number of steps
   std::uint32_t ints;           // of all steps
   std::uint32_t arena;          // floats of a stream
-  std::uint32_t updates, macs;  // of a step, in layers that cannot skip; added where others skip
+  std::uint32_t updates, macs;  // of a step, of what cannot skip; added where others skip
   std::uint32_t unused;
 };
 static_assert(sizeof(PackedGraph) == 32);
