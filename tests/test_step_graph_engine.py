@@ -262,6 +262,19 @@ def test_a_reduction_of_rows_and_columns(kind, function, outer, reduced, columns
     assert_computes(graph, lambda x: function(view(x, 0, shape, strides), axis=(3, 4)).ravel())
 
 
+@pytest.mark.parametrize("kind", [1, 2])
+@pytest.mark.parametrize("columns", [1, 5])
+def test_a_reduction_to_the_largest_or_smallest_number_keeps_nan(kind, columns):
+    graph = Graph(1, columns)
+    numbers = np.tile(np.arange(40.0)[:, None], columns)
+    for place in (0, 3, 17, 39):
+        numbers[place] = np.nan
+        graph.steps = []
+        graph.step(REDUCE, kind, graph.constant(numbers), 0, graph.y, 0, 1, 0, 1, 0, 1, 0, 40, columns, columns, 1)
+        assert np.isnan(run(graph.content(), np.zeros((1, 1, 1), np.float32))).all(), place
+        numbers[place] = place
+
+
 @pytest.mark.parametrize("inner", [1, 3])
 def test_a_gather_takes_parts_and_zeros(inner):
     indices = [2, -1, 0, 2, 3]

@@ -120,11 +120,12 @@ struct LinearTile {
   });
 }
 
+// NaN if either number is.
 template <Reduction kReduction>
 [[gnu::always_inline]] inline Vec Reduce(Vec a, Vec b) {
-  return kReduction == Reduction::kSum   ? a + b
-         : kReduction == Reduction::kMax ? Max(a, b)
-                                         : Min(a, b);
+  if (kReduction == Reduction::kSum) return a + b;
+  const Vec result = kReduction == Reduction::kMax ? Max(a, b) : Min(a, b);
+  return {b.raw == b.raw ? result.raw : b.raw};
 }
 
 template <Reduction kReduction>
