@@ -17,6 +17,7 @@ from edgernn.runtime.graph_options import GraphOptions
 from edgernn.runtime.graph_queries import constant_of
 from edgernn.runtime.library import onnxruntime
 from edgernn.runtime.packed import pack_file
+from edgernn.runtime.step_graph import operators
 from edgernn.runtime.step_graph.content import encode
 from edgernn.runtime.step_graph.plan import plan
 from edgernn.runtime.stepper import Stepper
@@ -233,6 +234,14 @@ def test_rows_are_looked_up_by_a_number_that_the_graph_computes():
     z = net("Reshape", other, np.array([1, 6]))
     content = assert_equals_runtime(net, y, z, steps=6, s=net("Add", "s", np.float32(1)))
     assert content.names.count("LOOKUP") == 2
+
+
+def test_a_table_that_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(operators, "_MOST_NUMBERS", 19)
+    net = Net(x=[1])
+    y = net("Gather", normal(5, 4), net("Cast", "x", to=TensorProto.INT64), axis=0)
+    with pytest.raises(UsageError, match=r"Gather Gather1.0: expected a table of at most 19 numbers, got 20; use few"):
+        packed(net.model(y), {})
 
 
 def test_computed_integers_have_no_fraction():

@@ -21,6 +21,8 @@ from edgernn.runtime.weights import Weight
 Array = NDArray[Any]
 # copies of a tensor side by side
 _MOST_COPIES = 1 << 10
+# numbers of a table, as the engine counts them
+_MOST_NUMBERS = 1 << 28
 # floats from here on are integers
 _WHOLE = float(1 << 23)
 
@@ -509,6 +511,10 @@ def _look_up(builder: Builder, node: Node, depth: int) -> Tensor:
             "one index of a constant, or constant indices",
             f"shapes {tuple(table.shape)} and {index.shape}",
             "look up one row a step in the model",
+        )
+    if table.size > _MOST_NUMBERS:
+        raise node.refuse(
+            f"a table of at most {_MOST_NUMBERS:,} numbers", f"{table.size:,}", "use fewer rows, or shorter ones"
         )
     rows = table.reshape(len(table), -1)
     # an index below 0 counts from the end; one outside of the table, or NaN, leads into it
