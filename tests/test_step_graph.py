@@ -467,7 +467,7 @@ def test_the_commands_take_a_file_of_another_tool(tmp_path, capsys):
     path = small_file(tmp_path)
     assert main(["pack", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "a step: 167 multiply-adds in 4 operations (2 LINEAR, 1 POINTWISE, 1 RECURRENT)" in text
+    assert "167 multiply-adds a step in 4 operations (2 LINEAR, 1 POINTWISE, 1 RECURRENT)" in text
     assert "x: x (1, 1, 3)" in text
     assert main(["info", str(path.with_suffix(".edgernn")), "--json"]) == 0
     described = json.loads(capsys.readouterr().out)

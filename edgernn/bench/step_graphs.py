@@ -21,7 +21,7 @@ from edgernn.runtime.library import onnxruntime, run_interruptibly
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.step_graph.content import Content
 from edgernn.runtime.step_graph.lowering import shape_of
-from edgernn.runtime.step_graph.pack import pack_graph
+from edgernn.runtime.step_graph.pack import pack_graph, work_text
 from edgernn.runtime.stepper import Stepper, memory
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.runtime.weights import parse
@@ -201,7 +201,6 @@ def _cycle(step: Callable[[Array], None], x: Array) -> Callable[[], None]:
 
 def graph_page(report: Mapping[str, Any]) -> str:
     """Format a report of `bench_graph` as Markdown."""
-    kinds = ", ".join(f"{count} {name}" for name, count in report["operations"].items())
     nodes = [
         f"| {row['operation']} | {row['node']} | {row['us']:.2f} | {100 * row['share']:.1f} |"
         for row in report.get("nodes", ())
@@ -214,8 +213,8 @@ def graph_page(report: Mapping[str, Any]) -> str:
     ratios = " and ".join(f"{way['ratio']:.2f} times as long {name}" for name, way in ways.items())
     return "\n".join(
         [
-            f"{report['model']}: {report['macs']:,} multiply-adds a step in {report['steps']} operations ({kinds}); "
-            f"{report['bytes']:,} bytes, and {report['memory']:,} for a stream.",
+            f"{report['model']}: {work_text(report)}; {report['bytes']:,} bytes, and {report['memory']:,} for a "
+            "stream.",
             "",
             f"| µs a step of one stream, called | {' | '.join(ways)} |",
             "|---|" + "---:|" * len(ways),

@@ -23,8 +23,9 @@ def _text(result: dict[str, Any]) -> str:
         )
     lines = [f"{result['packed']}: {result['bytes']:,} bytes; a stream takes {result['memory']:,} more bytes of memory"]
     if "operations" in result:
-        kinds = ", ".join(f"{count} {name}" for name, count in result["operations"].items())
-        lines.append(f"a step: {result['macs']:,} multiply-adds in {result['steps']} operations ({kinds})")
+        from edgernn.runtime.step_graph.pack import work_text
+
+        lines.append(work_text(result))
         lines += [
             f"{letter}: {', '.join(f'{name} {tuple(shape)}' for name, shape in result[key].items())}"
             for letter, key in (("x", "inputs"), ("y", "outputs"))

@@ -58,6 +58,12 @@ class PackedGraph:
         }
 
 
+def work_text(report: Mapping[str, Any]) -> str:
+    """Format the work of a step in a report of `PackedGraph`."""
+    kinds = ", ".join(f"{count} {name}" for name, count in report["operations"].items())
+    return f"{report['macs']:,} multiply-adds a step in {report['steps']} operations ({kinds})"
+
+
 def is_graph(model: onnx.ModelProto) -> bool:
     """Return True for a model that is packed as a step graph.
 
