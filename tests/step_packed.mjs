@@ -1,48 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps packed models with runtime/js for tests/checks/wasm.py:
 //
-//   node step_packed.mjs folder edgernn | edgernn-relaxed
+//   node step_packed.mjs folder edgernn | edgernn-relaxed | chromium
 //
 // jobs.json in the folder is a list of {model, batch, steps, x, y}: the bytes of a packed model and of its input in
 // `data`, as [offset, bytes], and where its outputs start in the file `y`. Prints the result of each job as a line of
-// JSON: {updates} per step, or the {status, message} of its error. The module is named. Any other error ends the program.
+// JSON: {updates} per step, or the {status, message} of its error. The module is named, or a page of headless Chromium
+// (environment variable CHROMIUM) chooses it. Any other error ends the program.
 
 import { readFileSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
 
-import { EdgernnError, Model } from "../runtime/js/index.mjs";
+import { runJobs } from "./step_jobs.mjs";
 
 const [folder, name] = process.argv.slice(2);
-const module = await WebAssembly.compile(readFileSync(new URL(`../runtime/js/${name}.wasm`, import.meta.url)));
+const read = (path) => readFileSync(new URL(`..${path}`, import.meta.url));
 
-const jobs = JSON.parse(readFileSync(`${folder}/jobs.json`, "utf-8"));
-const data = readFileSync(`${folder}/data`);
-const part = ([offset, bytes]) => data.subarray(offset, offset + bytes);
-const outputs = [];
-
-for (const { model: content, batch, steps, x } of jobs) {
-  const begin = performance.now();
-  let result;
-  try {
-    const model = await Model.load(part(content), { batch, memory: 2 ** 28, module });
-    model.onNonfinite("reset");
-    const words = model.vocabulary > 0;
-    const bytes = Uint8Array.from(part(x));
-    const numbers = new Float32Array(bytes.buffer, 0, bytes.length / 4);
-    const width = words ? batch : batch * model.inputs;
-    const updates = [];
-    const y = [];
-    for (let t = 0; t < steps; t++) {
-      // a damaged model may have other sizes or fewer words
-      const x_t = Array.from({ length: width }, (_, i) => numbers[(t * width + i) % numbers.length]);
-      y.push(...model.step(words ? x_t.map((word) => word % model.vocabulary) : x_t));
-      if (model.updates !== undefined) updates.push(model.updates);
-    }
-    outputs.push(Float32Array.from(y));
-    result = { outputs: y.length, updates };
-  } catch (error) {
-    if (!(error instanceof EdgernnError)) throw error;
-    result = { status: error.status, message: error.message };
-  }
-  console.log(JSON.stringify({ ...result, milliseconds: performance.now() - begin }));
+async function runInNode() {
+  const module = await WebAssembly.compile(read(`/runtime/js/${name}.wasm`));
+  return runJobs(JSON.parse(readFileSync(`${folder}/jobs.json`, "utf-8")), readFileSync(`${folder}/data`), module);
 }
-writeFileSync(`${folder}/y`, Buffer.concat(outputs.map((y) => Buffer.from(y.buffer))));
+
+async function runInChromium() {
+  const { chromium } = createRequire(new URL("../examples/browser/", import.meta.url))("playwright-core");
+  const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"],
+  });
+  const types = { mjs: "text/javascript", wasm: "application/wasm" };
+  try {
+    const page = await browser.newPage();
+    await page.route("**/*", (route) => {
+      const { pathname } = new URL(route.request().url());
+      if (pathname === "/") return route.fulfill({ body: "<!doctype html>", contentType: "text/html" });
+      const body = pathname.startsWith("/jobs/") ? readFileSync(folder + pathname.slice(5)) : read(pathname);
+      return route.fulfill({ body, contentType: types[pathname.split(".").pop()] ?? "application/octet-stream" });
+    });
+    await page.goto("http://localhost/");
+    return await page.evaluate(async () => {
+      const { runJobs } = await import("/tests/step_jobs.mjs");
+      const jobs = await (await fetch("/jobs/jobs.json")).json();
+      return runJobs(jobs, new Uint8Array(await (await fetch("/jobs/data")).arrayBuffer()));
+    });
+  } finally {
+    await browser.close();
+  }
+}
+
+const { results, y } = await (name === "chromium" ? runInChromium() : runInNode());
+for (const result of results) console.log(JSON.stringify(result));
+writeFileSync(`${folder}/y`, Float32Array.from(y));

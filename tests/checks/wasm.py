@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-wasm`: runtime/js in Node equals torch and the native library, and refuses damaged models."""
+"""`make check-wasm`: runtime/js in Node and Chromium equal torch and the library, and refuse damaged models."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from edgernn.errors import EdgernnError
 from edgernn.export.rounding import rounded
 from edgernn.imputers import IMPUTERS
 from edgernn.runtime.stepper import Stepper
-from tests.apps import ROOT, need, need_wasm, run
+from tests.apps import ROOT, need, need_chromium, need_wasm, run
 from tests.models import contractive, packed_alone
 from tests.mutants import packed_mutant
 from tests.own_cells_oracle import CASE_RULES, CASES
@@ -56,12 +56,16 @@ class Stepped:
 # Node's option, if any, with which it takes edgernn.wasm or edgernn-relaxed.wasm
 MODULES = {"edgernn": "--no-experimental-wasm-relaxed-simd", "edgernn-relaxed": "--experimental-wasm-relaxed-simd"}
 modules = pytest.mark.parametrize("module", MODULES)
+runtimes = pytest.mark.parametrize("module", [*MODULES, "chromium"])
 
 
 def node_words(module: str) -> list[str]:
     """Return the command of Node with the option for a module; newer versions have relaxed SIMD and no option."""
     need("node")
     need_wasm()
+    if module == "chromium":
+        need_chromium()
+        return ["node"]
     words = ["node", MODULES[module]]
     if run(*words, "--eval", "").returncode == 0:
         return words
@@ -71,7 +75,7 @@ def node_words(module: str) -> list[str]:
 
 
 def step_in_node(jobs: list[Job], module: str, timeout: float = 300) -> list[Stepped]:
-    """Step all models in one process of Node."""
+    """Step all models in one process of Node, or on one page of Chromium."""
     command = node_words(module)
     listed, parts, offset = [], [], 0
     for job in jobs:
@@ -112,7 +116,7 @@ def assert_equals_torch(cases: dict[str, tuple[Any, str, NDArray[Any]]], module:
         assert got.updates == ([] if updates is None else updates.sum(-1).tolist()), name
 
 
-@modules
+@runtimes
 def test_every_cell_under_every_rule(module):
     cases = {}
     for number, (cell, rule) in enumerate(PAIRS):
@@ -122,7 +126,7 @@ def test_every_cell_under_every_rule(module):
     assert_equals_torch(cases, module)
 
 
-@modules
+@runtimes
 def test_the_zoo_and_networks_of_other_tools(module, tmp_path):
     networks = packed_networks(tmp_path)
     jobs = [Job(packed, x) for packed, x in networks.values()]
@@ -134,7 +138,7 @@ def test_the_zoo_and_networks_of_other_tools(module, tmp_path):
         assert got.updates == ([] if updates is None else updates.sum(-1).tolist()), name
 
 
-@modules
+@runtimes
 def test_weights_of_fewer_bytes(module):
     cases = {}
     for cell in ("rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"):
@@ -146,7 +150,7 @@ def test_weights_of_fewer_bytes(module):
     assert_equals_torch(cases, module)
 
 
-@modules
+@runtimes
 def test_every_shape_of_model(module):
     shapes = {
         "stack": {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0, "last_size": 17},
@@ -170,7 +174,7 @@ def test_every_shape_of_model(module):
     assert_equals_torch(cases, module)
 
 
-@modules
+@runtimes
 def test_cells_that_the_library_does_not_know(module):
     names = [(name, rule) for name in CASES for rule in CASE_RULES]
     models = [case_model(*name) for name in names]
