@@ -249,6 +249,8 @@ def _weights(proto: onnx.ModelProto, node: onnx.NodeProto) -> dict[str, Array] |
             return f"input {name}: expected a constant, got {value}, which the graph computes"
         if constant.dtype != np.float32:
             return f"input {name}: expected float32, got {constant.dtype}"
+        if not constant.size or not np.isfinite(constant).all():
+            return f"input {name}: expected finite numbers, got {'NaN or infinity' if constant.size else 'none'}"
         weights[name] = constant[0]
     return weights
 

@@ -509,6 +509,16 @@ def test_weights_that_are_computed_are_left():
         find_recurrent_nodes(proto, "m.onnx")
 
 
+@pytest.mark.parametrize(("number", "got"), [(np.nan, "NaN or infinity"), (np.inf, "NaN or infinity"), (None, "none")])
+def test_weights_that_are_no_numbers_are_left(number, got):
+    proto = operator("GRU")
+    weight = np.zeros((1, 3 * H, H) if number else (1, 0, 0), np.float32)
+    weight[..., :1] = number
+    next(w for w in proto.graph.initializer if w.name == "R").CopyFrom(numpy_helper.from_array(weight, "R"))
+    with pytest.raises(UsageError, match=f"number 0: input R: expected finite numbers, got {got}"):
+        find_recurrent_nodes(proto, "m.onnx")
+
+
 def test_results_and_other_files_are_refused(tmp_path):
     result = with_delta(find_recurrent_nodes(operator("GRU", initial=False), "m.onnx"), [(0.1, 0.1)], False)
     onnx.save(result, tmp_path / "m.onnx")

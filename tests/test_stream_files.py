@@ -423,6 +423,13 @@ def contradictory():
     return proto
 
 
+def listed():
+    proto = plain("GRU")
+    proto.graph.node.append(helper.make_node("SplitToSequence", ["Y"], ["list"], axis=0))
+    proto.graph.output.append(helper.make_tensor_sequence_value_info("list", TensorProto.FLOAT, None))
+    return proto
+
+
 REVERSE = weights_of("GRU")
 BOTH = {name: np.concatenate([w, w]) for name, w in REVERSE.items()}
 REFLECT, REFLECT_PADS = pad(0, 0, 2, 0, 0, 0, mode="reflect")
@@ -469,6 +476,14 @@ REFUSED = {
     "weights of another input": (
         plain("GRU", weights={"W": noise(1, 3 * H, I + 1)}),
         "m.onnx: does not run in ONNX Runtime with X (",
+    ),
+    "an input that is a constant": (
+        plain("GRU", weights={"X": noise(2, 1, I)}),
+        "m.onnx: expected an input, got a graph of constants alone; export the model with its input x",
+    ),
+    "a list of tensors": (
+        listed(),
+        "m.onnx: list: expected a tensor, got a sequence; export the model with tensors as inputs and outputs",
     ),
     "nothing to stream": (
         model([helper.make_node("Relu", ["x"], ["y"])], {}, [("x", ["T", 3])], [("y", ["T", 3])]),

@@ -82,6 +82,7 @@ def prepared(
         UsageError: The graph has no such input, or a shape has another number of axes.
         EdgernnError: The model is invalid.
     """
+    _check_interface(proto.graph, path)
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     fix_inputs(copy, values or {}, shapes or {}, path)
@@ -98,6 +99,21 @@ def prepared(
         raise EdgernnError(
             f"{path}: {_first_contradiction(copy)}: expected shapes that fit, got: {error}; export it again"
         ) from None
+
+
+def _check_interface(graph: onnx.GraphProto, path: Path) -> None:
+    """Check that a graph has inputs, and that its inputs and outputs are tensors."""
+    if not inputs_of(graph):
+        raise UsageError(
+            f"{path}: expected an input, got a graph of constants alone; export the model with its input x"
+        )
+    for value in (*graph.input, *graph.output):
+        if (kind := value.type.WhichOneof("value")) not in (None, "tensor_type"):
+            kind = kind.removesuffix("_type").replace("_", " ")
+            raise UsageError(
+                f"{path}: {value.name}: expected a tensor, got a {kind}; export the model with tensors as inputs and "
+                "outputs"
+            )
 
 
 def _first_contradiction(proto: onnx.ModelProto) -> str:
