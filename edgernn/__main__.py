@@ -5,14 +5,13 @@ import signal
 import sys
 from typing import NoReturn
 
-from edgernn.signals import ignore_interrupts
-
 
 def run() -> NoReturn:
     """Run the command line `edgernn` on the arguments of this process, and exit with its exit status."""
     try:
         # takes most of the time of a short command, in which a Ctrl-C would print a traceback
         from edgernn.cli.frame import main
+        from edgernn.signals import ignore_interrupts
     except KeyboardInterrupt:
         print("edgernn: interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
