@@ -83,10 +83,9 @@ class Row:
 
 
 def plan() -> Iterator[Row]:
-    """List the trainings: those of the first fold and seed with every start, the frozen ones last, then all others."""
+    """List the trainings: those of the first fold and seed, one start after the other, then all others."""
     rows = [Row(phrase, fold, seed) for seed in range(SEEDS) for fold in range(FOLDS) for phrase in PHRASES]
-    yield from (Row(phrase, 0, 0, start) for phrase in PHRASES for start in STARTS if start != "frozen")
-    yield from (Row(phrase, 0, 0, "frozen") for phrase in PHRASES)
+    yield from (Row(phrase, 0, 0, start) for start in STARTS for phrase in PHRASES)
     yield from rows[len(PHRASES) :]
 
 
@@ -171,9 +170,10 @@ def trained(folder: Path, row: Row) -> dict[str, Any]:
     out = folder / "runs" / row.name
     run = train("wakeword", "gru", out=out, seed=row.seed, settings=settings, resume=True, progress=Progress())
     series = read_json(out / SERIES)
-    kept = {name: value for name, value in run.items() if name not in _LEFT_OUT}
-    figures = kept | {"phrase": row.phrase, "fold": row.fold, "start": row.start}
-    figures["series"] = {name: series[name] for name in series if name in ("threshold", "hits", "false_alarms")}
+    figures = {name: value for name, value in run.items() if name not in _LEFT_OUT}
+    figures |= {"phrase": row.phrase, "fold": row.fold, "start": row.start}
+    kept = ("threshold", "hits", "false_alarms")
+    figures["series"] = {name: values for name, values in series.items() if name.endswith(kept)}
     if (row.fold, row.seed, row.start) == (0, 0, "front"):
         figures |= in_a_file(folder, row.phrase, run)
     else:

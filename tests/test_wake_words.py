@@ -105,6 +105,25 @@ def test_a_stream_has_the_phrase_at_its_level_among_other_speech(sounds):
     assert 0 < noisy.max() < energies.max()
 
 
+def test_long_recordings_are_heard_as_often_as_they_are_long(sounds):
+    bank = load_bank(sounds / "bank.npz", CONFIG)
+    short = int(np.flatnonzero(~bank.is_noise)[0])
+    frames = bank.recording(short)
+    whole = dataclasses.replace(
+        bank.chosen(np.array([short] * 4)),
+        frames=np.concatenate([np.tile(frames, (30, 1)), *[frames] * 3]),
+        begin=np.cumsum([0, 30 * len(frames), *[len(frames)] * 3]),
+    )
+    composer = Composer(bank.chosen(np.zeros(0, np.int64)), whole, bank.chosen(bank.is_noise), augments=False)
+    heard = np.zeros(4)
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        for recording, *_ in composer.talk(rng, composer.scene(rng), 1000)[1]:
+            heard[recording] += 1
+    # 30 of 33 parts, where a draw by recordings gives one of 4
+    assert heard[0] / heard.sum() == pytest.approx(30 / 33, abs=0.04)
+
+
 def test_a_fifth_of_the_streams_have_alarms_of_an_earlier_model(sounds, monkeypatch):
     bank = load_bank(sounds / "bank.npz", CONFIG)
     takes, noise = read_recordings(sounds / "takes", CONFIG), bank.chosen(bank.is_noise)
@@ -294,7 +313,9 @@ def test_commands_make_a_bank_and_a_model_with_its_threshold(sounds, tmp_path, c
     words = ["wakeword", "train", str(sounds / "takes"), "--bank", str(bank), "--phrase", "hey edge", "--out", str(run)]
     assert main([*words, *small]) == 0
     printed = capsys.readouterr().out
-    chosen = json.loads((run / "result.json").read_text())["detector"]["threshold"]
+    result, series = (json.loads((run / f"{name}.json").read_text()) for name in ("result", "series"))
+    chosen = result["detector"]["threshold"]
+    assert series["validation_hits"][series["threshold"].index(chosen)] == result["validation_hits"]
     assert re.search(rf"^ +{chosen:g} .*chosen on the validation part: \d+\.\d % hits there$", printed, re.MULTILINE)
     assert re.search(r"talk: \d+ false alarms? in 0\.00833 h composed of \d\.\d distinct minutes, an hour", printed)
     assert main(["export", str(run)]) == 0

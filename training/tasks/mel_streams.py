@@ -136,7 +136,9 @@ class Composer:
                 half = max(1, round(len(piece) * rng.uniform(0.4, 0.5)))
                 piece = piece[:half] if rng.random() < 0.5 else piece[-half:]
             else:
-                recording = int(rng.integers(len(self.speech)))
+                # as often as it is long, so that an hour of a room is heard beside thousands of words
+                frame = rng.integers(len(self.speech.frames))
+                recording = int(np.searchsorted(self.speech.begin, frame, "right")) - 1
                 piece = self._piece(rng, self.speech, recording, level)
                 if at + len(piece) <= len(energies):
                     spoken.append((recording, at, at + len(piece)))

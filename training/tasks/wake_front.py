@@ -25,7 +25,7 @@ from edgernn.training.tasks.sources import Batch, Source, Split
 from edgernn.training.tasks.wakewords import CARRIED, SECONDS, UNSURE, WINDOW, Sounds, WakeWord, hear
 
 # sizes of a front, and settings of a training that begins with its weights
-SIZES = {"layers": 2, "hidden_size": 76, "last_size": 48}
+SIZES = {"layers": 2, "hidden_size": 72, "last_size": 40}
 FROM_FRONT = {"steps": 1500}
 # shares of the speakers for validation and test
 _HELD_OUT = (0.1, 0.1)

@@ -240,7 +240,7 @@ class WakeWord(Task):
     Metrics: hits, the share of the phrases that are detected from their start to 0.5 s after their end, with its
     Wilson interval, in which phrases of one speaker depend on each other, hits_low and hits_high;
     false_alarms_an_hour, in the other speech of the bank; and those of each folder of the bank, in `hours` each, which
-    are composed of the recordings of this part alone. series.json has them for each threshold.
+    are composed of the recordings of this part alone. series.json has them for each threshold, with validation_hits.
 
     Settings:
 
@@ -425,7 +425,7 @@ class WakeWord(Task):
         threshold = validation.threshold(self.wanted_hits)
         outcome = validation if split is self.validation else self._hear(model, 2, device)
         if split is self.test:
-            self._tested = outcome
+            self._tested, self._validated = outcome, validation
             self.detector = asdict(PostProcessing(self.smoothing, threshold, self.refractory))
             self._warn_of_phrases(model, max(threshold, _SURE), device)
         figures = outcome.figures(threshold) | work(model)
@@ -436,7 +436,8 @@ class WakeWord(Task):
 
     def series(self, model: RecurrentModel, device: str) -> Mapping[str, Sequence[float]]:
         points = self._tested.points
-        return {"threshold": THRESHOLDS} | {name: [point[name] for point in points] for name in points[0]}
+        series = {"threshold": THRESHOLDS} | {name: [point[name] for point in points] for name in points[0]}
+        return series | {"validation_hits": [self._validated.hits(threshold) for threshold in THRESHOLDS]}
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
         points = self._tested.points
