@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import output_file, write_bytes
@@ -244,8 +245,7 @@ class PackedModel:
         """Yield the tensors of an audio front end.
 
         `settings` is the dict of the front end's settings in the metadata, `states` a dict from the name of each state
-        to its width. The mel filters are stored as a matrix (bands, N/2 + 1) in ascending order of frequency, where N
-        is the size of the FFT.
+        to its width.
         """
         kind = NORMALISATIONS.index(settings["normalise"])
         # smoothing rate of the tracked value; only a noise floor has another rate when it falls
@@ -255,7 +255,9 @@ class PackedModel:
         order = frequency_order(fft_size(len(window)))
         filters = np.zeros((settings["bands"], int(order.max()) + 1), np.float32)
         np.add.at(filters.T, order, stored)
-        yield from (Weight(np.array(numbers, np.float32)), Weight(window), Weight(filters))
+        yield from (Weight(np.array(numbers, np.float32)), Weight(window))
+        # saved states have the checksum of the file, so that the filters of earlier files, of one hop, stay a matrix
+        yield from filter_tensors(filters) if settings["stack"] > 1 else [Weight(filters)]
         if settings["normalise"] == "pcen":
             yield from (self._weights[f"frontend.{name}"] for name in ("alpha", "delta", "r"))
         heard = [width for name, width in states.items() if name.startswith("frontend.")]
@@ -290,6 +292,20 @@ class PackedModel:
             self._tensors,
             hop=(0, 0) if audio is None else (info["model"]["input"]["size"], audio["sample_rate"]),
         )
+
+
+def filter_tensors(filters: NDArray[np.float32]) -> list[Weight]:
+    """Return the tensors of mel filters (bands, N/2 + 1) in a packed model, where N is the size of the FFT.
+
+    They are the weights of all bands, each from its first nonzero one to its last, and the first frequency and the
+    number of weights of each band (bands, 2). Filters that are not in order of frequency are stored as a matrix.
+    """
+    nonzero = [np.flatnonzero(row) for row in filters]
+    bounds = np.array([(k[0], k[-1] + 1) if len(k) else (0, 1) for k in nonzero])
+    if (np.diff(bounds, axis=0) < 0).any():
+        return [Weight(filters)]
+    weights = np.concatenate([row[first:end] for row, (first, end) in zip(filters, bounds, strict=True)])
+    return [Weight(weights), Weight(np.column_stack([bounds[:, 0], bounds[:, 1] - bounds[:, 0]]).astype(np.float32))]
 
 
 def _add_names(packed: bytes, info: Mapping[str, Any]) -> bytes:

@@ -15,11 +15,12 @@ import torch
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export import to_onnx
 from edgernn.log_mel import mel_filters
-from edgernn.runtime import Session
+from edgernn.runtime import Session, packed
 from edgernn.runtime.fourier import fourier_parts
 from edgernn.runtime.packed import pack
 from edgernn.runtime.saved_state import decode
 from edgernn.runtime.stepper import Stepper
+from edgernn.runtime.weights import Weight
 from tests.models import packed_alone
 from tests.oracle_frontend import features
 from tests.test_frontends import DEFINITIONS, NORMALISATIONS, STACKED, beginnings, every_normalisation, model_of, room
@@ -237,6 +238,48 @@ def test_a_damaged_front_end_is_refused(damage):
     struct.pack_into("<I", content, 24, zlib.crc32(content[64:]))
     with pytest.raises(EdgernnError, match=message):
         Stepper(bytes(content), 1)
+
+
+# place of the number of the first filter's range, its new value
+RANGE_DAMAGES = {"long": (4, 1e6), "none": (4, 0.0), "late": (0, 100.0), "no number": (0, np.nan)}
+
+
+@pytest.mark.parametrize("damage", RANGE_DAMAGES)
+def test_a_damaged_range_of_a_filter_is_refused(damage):
+    place, value = RANGE_DAMAGES[damage]
+    content = bytearray(packed_alone(model_of("floor", **STACKED)))
+    (ranges,) = struct.unpack_from("<Q", content, 64 + 96 + 3 * 32 + 16)
+    struct.pack_into("<f", content, ranges + place, value)
+    struct.pack_into("<I", content, 24, zlib.crc32(content[64:]))
+    with pytest.raises(EdgernnError, match="front end: filters: expected ranges of 257 frequencies in their order"):
+        Stepper(bytes(content), 1)
+
+
+def test_filters_as_a_matrix_are_read_as_well(monkeypatch):
+    # those of another order are stored so
+    model = model_of("floor", **STACKED)
+    contents = [packed_alone(model)]
+    monkeypatch.setattr(packed, "filter_tensors", lambda filters: [Weight(filters)])
+    contents.append(packed_alone(model))
+    # the matrix (40, 257) float32, and a weight or two for each frequency
+    assert len(contents[1]) - len(contents[0]) > 38_000
+    outputs = []
+    for content in contents:
+        stepper = Stepper(content, 1)
+        for x_t in room(20, 1, 640):
+            stepper.x[:] = x_t
+            assert stepper.step()
+        outputs.append(stepper.y.copy())
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_filters_of_another_order_are_stored_as_a_matrix():
+    filters = np.zeros((2, 5), np.float32)
+    filters[0, 3], filters[1, 1:3] = 1.0, 0.5
+    (stored,) = packed.filter_tensors(filters)
+    np.testing.assert_array_equal(stored.values, filters)
+    weights, ranges = packed.filter_tensors(filters[::-1])
+    assert (weights.values.tolist(), ranges.values.tolist()) == ([0.5, 0.5, 1.0], [[1, 2], [3, 1]])
 
 
 def test_damaged_settings_are_not_packed(files, tmp_path):

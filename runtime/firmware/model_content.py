@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgernn.cell_table import OPTIONAL_BIAS, TERMS, CellTable
 from edgernn.errors import UsageError
-from edgernn.log_mel import SILENT
+from edgernn.log_mel import SILENT, fft_size
 from edgernn.runtime.firmware.equations import RuleTable, built_in_cell, built_in_rules
 from edgernn.runtime.info import NORMALISATIONS, feature_size, frontend, step_samples
 from edgernn.runtime.packed import PackedLayer, PackedModel
@@ -238,6 +238,8 @@ def _features(builder: Builder, x: View, width: int, tensors: Iterator[Weight], 
     `tensors` are those of the packed file. The states are appended to `states`.
     """
     settings, window, filters = (next(tensors).floats for _ in range(3))
+    if filters.ndim == 1:
+        filters = _filter_matrix(filters, next(tensors).floats, fft_size(len(window)) // 2 + 1)
     pcen = [next(tensors).floats for _ in range(3 * (NORMALISATIONS[int(settings[1])] == "pcen"))]
     states += [Value(Kind.STATE, len(start), start) for start in (weight.floats for weight in tensors)]
     bands, half = len(filters), filters.shape[1] - 1
@@ -259,6 +261,15 @@ def _features(builder: Builder, x: View, width: int, tensors: Iterator[Weight], 
     rows = (reshaped(builder, sliced(builder, energies, 0, k, 1), [bands]) for k in range(hops))
     frames = [_frame(builder, energy, list(map(float, settings)), pcen, states) for energy in rows]
     return builder.view(joined(builder, frames, 0))
+
+
+def _filter_matrix(weights: Array, ranges: Array, frequencies: int) -> Array:
+    """Return the mel filters (bands, N/2 + 1) of their weights and ranges in a packed file."""
+    filters = np.zeros((len(ranges), frequencies), np.float32)
+    parts = np.split(weights, np.cumsum(ranges[:-1, 1]).astype(int))
+    for row, (first, _), part in zip(filters, ranges.astype(int), parts, strict=True):
+        row[first : first + len(part)] = part
+    return filters
 
 
 def _frame(

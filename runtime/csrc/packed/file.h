@@ -4,13 +4,15 @@
 // which the reader checks. runtime/packed.py writes the file and aligns data to 64 bytes.
 //
 // Tensors are in order of use: E (V, I) of a model of words; those of a front end, which are its
-// settings (4,), see LayerGraph::AddFrontend, its window (window_size,), filters (bands, N/2 + 1),
-// for pcen alpha, delta and r (bands,), and the initial value of each of its states; mean and std
-// (I,) if the input is standardised; the weights of each layer, followed by the initial value
-// (width,) of each of its states, and by the weights of the block around it, if there are blocks; W
-// (O, H) and b (O,) of the head, if there is one. The weights of a block are W (H, I) and b (H,) of
-// its encoder, if its input has a size I other than H; scale and shift (H,) of its normalisation;
-// W (H, H) and b (H,) of its linear map; and the same of its gate, if it has one.
+// settings (4,), see LayerGraph::AddFrontend, its window (window_size,), the weights of its filters
+// (n,) and the first frequency and the number of weights of each (bands, 2), or all of them as a
+// matrix (bands, N/2 + 1), for pcen alpha, delta and r (bands,), and the initial value of each of
+// its states; mean and std (I,) if the input is standardised; the weights of each layer, followed
+// by the initial value (width,) of each of its states, and by the weights of the block around it,
+// if there are blocks; W (O, H) and b (O,) of the head, if there is one. The weights of a block are
+// W (H, I) and b (H,) of its encoder, if its input has a size I other than H; scale and shift (H,)
+// of its normalisation; W (H, H) and b (H,) of its linear map; and the same of its gate, if it has
+// one.
 //
 // A file without blocks has version 4, so that libraries without blocks read it.
 //

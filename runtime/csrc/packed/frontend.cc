@@ -39,6 +39,14 @@ struct LayerGraph::FrontendSettings {
   float rise, fall;
 };
 
+// The mel filter of a band: its weights of neighbouring frequencies.
+struct LayerGraph::MelFilter {
+  std::int64_t begin;  // first frequency
+  std::vector<float> weights;
+
+  std::int64_t end() const { return begin + static_cast<std::int64_t>(weights.size()); }
+};
+
 bool LayerGraph::ReadSettings(FrontendSettings* to) {
   Tensor tensor;
   if (!file_.NextTensor("settings of the front end", {4}, &tensor)) return false;
@@ -58,20 +66,66 @@ bool LayerGraph::ReadSettings(FrontendSettings* to) {
              "front end: settings: expected a positive floor and shares from 0 to 1, got others");
 }
 
+bool LayerGraph::ReadFilters(std::int64_t* frequencies, std::vector<MelFilter>* filters) {
+  Tensor weights, ranges;
+  if (!file_.NextTensor(&weights)) return false;
+  const Values& values = weights.values;
+  if (weights.shape.size() == 2) {
+    // a matrix, as earlier versions stored it
+    const std::int64_t columns = weights.shape[1];
+    *frequencies = columns;
+    for (std::int64_t row = 0; row < weights.shape[0]; ++row) {
+      std::int64_t begin = 0, end = columns;
+      while (begin + 1 < end && values[row * columns + begin] == 0.0f) ++begin;
+      while (begin + 1 < end && values[row * columns + end - 1] == 0.0f) --end;
+      filters->push_back({begin, {}});
+      for (std::int64_t k = begin; k < end; ++k) {
+        filters->back().weights.push_back(values[row * columns + k]);
+      }
+    }
+    return true;
+  }
+  if (!file_.NextTensor(&ranges)) return false;
+  if (ranges.shape.size() != 2 || ranges.shape[1] != 2) {
+    return file_.Fail("front end: filters: expected ranges (bands, 2), got " + Print(ranges.shape));
+  }
+  std::int64_t read = 0, begin = 0, end = 1;
+  for (std::int64_t band = 0; band < ranges.shape[0]; ++band) {
+    const float first = ranges.values[2 * band], count = ranges.values[2 * band + 1];
+    // bands in their order keep the products with all filters as small as the file
+    const bool valid = first >= static_cast<float>(begin) && count >= 1.0f &&
+                       first + count >= static_cast<float>(end) &&
+                       first + count <= static_cast<float>(*frequencies) &&
+                       count <= static_cast<float>(weights.shape[0] - read);
+    if (!valid) {
+      return file_.Fail("front end: filters: expected ranges of " + std::to_string(*frequencies) +
+                        " frequencies in their order, with " + std::to_string(weights.shape[0]) +
+                        " weights, got others");
+    }
+    begin = static_cast<std::int64_t>(first);
+    end = begin + static_cast<std::int64_t>(count);
+    filters->push_back({begin, {}});
+    for (std::int64_t k = begin; k < end; ++k) filters->back().weights.push_back(values[read++]);
+  }
+  return true;
+}
+
 bool LayerGraph::AddFrontend() {
   const std::int64_t samples = file_.header().hop, features = file_.header().input;
   FrontendSettings settings;
-  Tensor window, filters;
+  Tensor window;
   const auto window_index = static_cast<std::int64_t>(graph_.tensors.size());
-  if (!ReadSettings(&settings) || !file_.NextTensor(&window) || !file_.NextTensor(&filters)) {
-    return false;
-  }
+  if (!ReadSettings(&settings) || !file_.NextTensor(&window)) return false;
   graph_.tensors.push_back(window);
-  const std::int64_t bands = filters.shape[0];
+  std::int64_t frequencies = 2;
+  while (2 * (frequencies - 1) < window.shape[0]) frequencies = 2 * frequencies - 1;
+  std::vector<MelFilter> filters;
+  if (!ReadFilters(&frequencies, &filters)) return false;
+  const auto bands = static_cast<std::int64_t>(filters.size()), half = frequencies - 1;
   if (features % bands != 0 || samples % (features / bands) != 0) {
     return file_.Fail("front end: filters: expected rows that divide " + std::to_string(features) +
                       " features, and hops that divide " + std::to_string(samples) +
-                      " samples, got " + Print(filters.shape));
+                      " samples, got " + std::to_string(bands));
   }
   const std::int64_t hops = features / bands, hop = samples / hops;
   if (hops > kMostHops) {
@@ -83,11 +137,10 @@ bool LayerGraph::AddFrontend() {
                       " numbers, got " + Print(window.shape));
   }
   const std::int64_t size = window.shape[0], overlap = size - hop;
-  const std::int64_t half = filters.shape.size() == 2 ? filters.shape[1] - 1 : 0;
   if (half < 1 || (half & (half - 1)) != 0 || 2 * half > kMaxFourier || 2 * half < size) {
-    return file_.Fail("front end: filters: expected (" + std::to_string(bands) +
-                      ", N/2 + 1) for a power of two N from " + std::to_string(size) + ", got " +
-                      Print(filters.shape));
+    return file_.Fail(
+        "front end: filters: expected N/2 + 1 frequencies for a power of two N from " +
+        std::to_string(size) + ", got " + std::to_string(frequencies));
   }
   const Normalisation kind = settings.normalisation;
   std::int64_t pcen[3] = {};
@@ -121,7 +174,7 @@ bool LayerGraph::AddFrontend() {
                               squares.Run(Operation::mul, im, im)));
     AddProgram(squares);
   }
-  AddFilters(filters, hops, power, energy);
+  AddFilters(filters, hops, frequencies, power, energy);
   value_ = AddBuffer(features);
   for (std::int64_t i = 0; i < hops; ++i) {
     AddFeatures(settings, pcen, {energy, i * bands}, {value_, i * bands}, bands);
@@ -129,30 +182,24 @@ bool LayerGraph::AddFrontend() {
   return true;
 }
 
-void LayerGraph::AddFilters(const Tensor& filters, std::int64_t hops, std::int64_t power,
-                            std::int64_t energy) {
-  const std::int64_t bands = filters.shape[0], columns = filters.shape[1];
-  const Values& weights = filters.values;
+void LayerGraph::AddFilters(const std::vector<MelFilter>& filters, std::int64_t hops,
+                            std::int64_t frequencies, std::int64_t power, std::int64_t energy) {
+  const auto bands = static_cast<std::int64_t>(filters.size());
   for (std::int64_t first = 0; first < bands; first += kNeighbours) {
     const std::int64_t rows = std::min(kNeighbours, bands - first);
-    // the columns that are not zero in all of these rows
-    std::int64_t begin = columns - 1, end = columns;
-    const auto is_zero = [&](std::int64_t column) {
-      for (std::int64_t row = first; row < first + rows; ++row) {
-        if (weights[row * columns + column] != 0.0f) return false;
-      }
-      return true;
-    };
-    for (std::int64_t k = columns; k-- > 0;) {
-      if (!is_zero(k)) begin = k;
-    }
-    while (end > begin + 1 && is_zero(end - 1)) --end;
-    std::vector<float> part;
+    std::int64_t begin = frequencies, end = 0;
     for (std::int64_t row = first; row < first + rows; ++row) {
-      for (std::int64_t k = begin; k < end; ++k) part.push_back(weights[row * columns + k]);
+      begin = std::min(begin, filters[row].begin);
+      end = std::max(end, filters[row].end());
+    }
+    std::vector<float> part(rows * (end - begin));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const MelFilter& filter = filters[first + row];
+      std::copy(filter.weights.begin(), filter.weights.end(),
+                part.begin() + row * (end - begin) + filter.begin - begin);
     }
     AddStep(StepCode::kLinear, {power, begin, energy, first, AddNumbers(part, {rows, end - begin}),
-                                -1, 1, 0, 0, hops, columns, bands});
+                                -1, 1, 0, 0, hops, frequencies, bands});
   }
 }
 

@@ -79,6 +79,7 @@ class LayerGraph {
   };
 
   struct FrontendSettings;
+  struct MelFilter;
 
   bool ReadTensor(const std::string& name, const Shape& shape, std::int64_t* index);
   bool ReadLinear(const std::string& name, std::int64_t inputs, std::int64_t outputs,
@@ -101,8 +102,9 @@ class LayerGraph {
   // Add the front end, its mel filters, and the features of a hop with these energies.
   bool AddFrontend();
   bool ReadSettings(FrontendSettings* to);
-  void AddFilters(const Tensor& filters, std::int64_t hops, std::int64_t power,
-                  std::int64_t energy);
+  bool ReadFilters(std::int64_t* frequencies, std::vector<MelFilter>* filters);
+  void AddFilters(const std::vector<MelFilter>& filters, std::int64_t hops,
+                  std::int64_t frequencies, std::int64_t power, std::int64_t energy);
   void AddFeatures(const FrontendSettings& settings, const std::int64_t (&pcen)[3],
                    const ColumnProgram::ColumnOperand& energy,
                    const ColumnProgram::ColumnOperand& features, std::int64_t bands);
