@@ -77,8 +77,9 @@ class Net:
         """Return the model; `states` maps inputs to outputs with their next values."""
         self.states = states
         values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in self.inputs.items()]
-        shapes = {**dict.fromkeys(outputs), **{output: self.inputs[name] for name, output in states.items()}}
-        results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+        shapes = {output: self.inputs[name] for name, output in states.items()}
+        names = *outputs, *states.values()
+        results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes.get(n)) for n in names]
         graph = helper.make_graph(self.nodes, "net", values, results, self.tensors)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
         return model
