@@ -49,7 +49,7 @@ class PublishedGRU(GRUBefore):
 
 
 def main() -> None:
-    """Train each seed unless its run is finished, and write the metrics of all of them."""
+    """Train each seed unless its run is finished, and write the metrics of those that are."""
     args = parse(__doc__)
     cell = f"{__file__}:{PublishedGRU.__name__}"
     runs: list[dict[str, Any]] = []
@@ -57,8 +57,8 @@ def main() -> None:
         out = args.folder / f"seed{seed}"
         run = train("adding", cell, "skip", out=out, seed=seed, resume=out.exists(), settings=SETTINGS)
         runs.append({"seed": seed, **{name: run[name] for name in ("mse", "solved", "skip_percent")}})
-    report = {"command": command_of("skip_rnn"), "machine": processor(), "settings": SETTINGS, "runs": runs}
-    write_json(args.out, report)
+        report = {"command": command_of("skip_rnn"), "machine": processor(), "settings": SETTINGS, "runs": runs}
+        write_json(args.out, report)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ from benchmarks.tables.promises import faults, longrun, promises, steptimes
 from benchmarks.tables.readme import activity, adding
 from benchmarks.tables.rooms import calibrated, draw_detections, rooms
 from benchmarks.tables.skipping import draw_costs, draw_skipping, skipping
-from benchmarks.tables.sweeps import check_signal_pages, draw_sweeps, int8_pairs, rivals, signals
+from benchmarks.tables.sweeps import check_signal_pages, draw_sweeps, int8_pairs, rivals, signals, skip_rnn
 from benchmarks.tables.targets import targets
 from benchmarks.tables.wake_words import wake_words
 from benchmarks.training_steps import table as training_table
@@ -370,7 +370,10 @@ def generated() -> dict[Path, str]:
         **{DOCS / "background" / "signals" / f"{task}.md": tables for task, tables in signals().items()},
         DOCS / "background" / "when-skipping-pays.md": skipping(),
         DOCS / "background" / "other-networks.md": {"step-graphs": step_graphs_table(read_report("step-graphs"))},
-        DOCS / "background" / "rivals.md": {task: rivals(name) for task, name in _RIVALS.items()},
+        DOCS / "background" / "rivals.md": {
+            **{task: rivals(name) for task, name in _RIVALS.items()},
+            "skip-rnn": skip_rnn(),
+        },
         how_to / "skip-a-share.md": {"groups": groups()},
         how_to / "deploy-c.md": {"packed": packed()},
         how_to / "detect-words.md": rooms(),

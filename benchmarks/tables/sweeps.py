@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.tables import table
 from benchmarks.tables.measured import RESULTS, ROOT, compared, filled, read_report
 from edgernn.errors import EdgernnError
 from edgernn.names import parts, resolve
@@ -210,6 +211,24 @@ def rivals(name: str) -> str:
         f"search. Options that all models of a rule share are in that file only.{_trivial(report)}"
     )
     return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def skip_rnn() -> str:
+    """Return the table of Skip RNN as its authors train it, measured by benchmarks/skip_rnn.py."""
+    if not (RESULTS / "skip-rnn.json").is_file():
+        return "Not measured yet."
+    report = read_report("skip-rnn")
+    settings, runs = report["settings"], report["runs"]
+    cells = [
+        [str(run["seed"]), f"{run['mse']:.5f}", "yes" if run["solved"] else "no", f"{run['skip_percent']:.1f} %"]
+        for run in runs
+    ]
+    text = (
+        f"{settings['hidden_size']} neurons, the reset gate before the product, biases of gates that start at 1, a "
+        f"fixed λ of 1e-5, batches of {settings['batch_size']}, a rate of {settings['lr']:g}, {settings['steps']:,} "
+        f"steps. Solved: a mean squared error of at most a hundredth of the variance. Made by `{report['command']}`."
+    )
+    return f"{table(['seed', 'mse', 'solved', 'steps skipped'], cells, 0)}\n\n{filled(text)}"
 
 
 def int8_pairs() -> str:
