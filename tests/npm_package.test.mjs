@@ -176,6 +176,14 @@ test("wrong arguments", async () => {
   const model = await Model.load(sarnn);
   assert.throws(() => model.step([1, 2]), refuses("BAD_ARGUMENT", /x: expected 3 numbers, got 2/));
   assert.throws(() => model.run([1, 2, 3, 4]), refuses("BAD_ARGUMENT", /x: expected 3 numbers, got 4/));
+  // an array of floats would take these for 0, 2 and 1
+  for (const [value, got] of [[null, "null"], ["2", "string"], [true, "boolean"], [undefined, "undefined"], [2n, "bigint"]]) {
+    const message = new RegExp(`x: expected numbers, got ${got} at index 1`);
+    assert.throws(() => model.step([1, value, 3]), refuses("BAD_INPUT", message));
+    assert.throws(() => model.run([1, value, 3, 1, 2, 3]), refuses("BAD_INPUT", message));
+  }
+  assert.throws(() => model.step("123"), refuses("BAD_INPUT", /got string at index 0/));
+  assert.throws(() => model.step(new BigInt64Array(3)), refuses("BAD_INPUT", /got bigint at index 0/));
   assert.throws(() => model.resetRow(1), refuses("BAD_ARGUMENT", /row: expected 0 to 0, got 1/));
   await assert.rejects(Model.load("file"), refuses("BAD_ARGUMENT", /expected a Uint8Array/));
   await assert.rejects(Model.load(sarnn, { batch: 0 }), refuses("BAD_ARGUMENT", /batch: expected 1 to 65536, got 0/));

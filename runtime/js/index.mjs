@@ -99,6 +99,16 @@ function checkLength(x, expected) {
   }
 }
 
+/** Refuses what an array would take for a number, such as null, which is NaN in JSON and 0 in an array of floats. */
+function checkNumbers(x) {
+  const count = ArrayBuffer.isView(x) ? 1 : x.length; // the numbers of a typed array have one type
+  for (let i = 0; i < count; i++) {
+    if (typeof x[i] === "number") continue;
+    const got = x[i] === null ? "null" : typeof x[i];
+    throw new EdgernnError("BAD_INPUT", `x: expected numbers, got ${got} at index ${i}`);
+  }
+}
+
 /** Creates an instance of the module with this memory, and returns its functions. */
 function instantiate(module, memory) {
   try {
@@ -275,6 +285,7 @@ export class Model {
     const to = this.x ?? this.#words;
     checkLength(x ?? [], to.length);
     if (this.x) {
+      checkNumbers(x);
       this.x.set(x);
       return;
     }
