@@ -50,7 +50,7 @@ NATIVE := $(shell find runtime/csrc runtime/firmware examples/c examples/cpp exa
 SPREAD := -n auto --dist loadfile
 
 # maximum number of cases per test in `make quick`
-SAMPLE := 2
+SAMPLE := 1
 
 # input of the examples: a file of steps, repeated ten times for warm-up
 EXAMPLE := models/adding-sarnn/model.onnx
@@ -222,7 +222,7 @@ test: setup
 	$(BIN)/pydoclint edgernn export runtime training docs
 	$(BIN)/python -m pytest $(SPREAD)
 
-# no slow tests, and at most SAMPLE cases of each test, the same at every run
+# no test that is slow, compiles or starts a process, and at most SAMPLE cases of each test, the same at every run
 quick: setup
 	$(BIN)/python -m pytest $(SPREAD) --sample $(SAMPLE)
 

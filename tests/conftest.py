@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # background jobs of a shell ignore SIGINT, which some tests send
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slow: excluded from `make quick`")
+    config.addinivalue_line("markers", "slow: takes seconds, compiles or starts a process: excluded from `make quick`")
     config.addinivalue_line("markers", "check(name): run by `make check-NAME`, not by `make test`")
 
 

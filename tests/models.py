@@ -6,6 +6,7 @@ import functools
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,14 +38,17 @@ def contractive(cell: str, rule: str = "always", **options) -> edgernn.SequenceM
     return model
 
 
-def exported_alone(model: edgernn.SequenceModel, weights: str = "float32") -> bytes:
+def exported_alone(
+    model: edgernn.SequenceModel, weights: str = "float32", metadata: dict[str, Any] | None = None
+) -> bytes:
     """Export a model without its portable functions, which take seconds to trace.
 
     Args:
         model: The model; its matrices are rounded to `weights` already.
         weights: Type in which the matrices are stored.
+        metadata: Further metadata of the file, such as `classes`.
     """
-    content: bytes = build(model, weights=weights, portable=False).SerializeToString()
+    content: bytes = build(model, metadata, weights, portable=False).SerializeToString()
     return content
 
 
@@ -54,9 +58,9 @@ def write(model: edgernn.SequenceModel, path: Path) -> Path:
     return path
 
 
-def write_alone(model: edgernn.SequenceModel, path: Path, weights: str = "float32") -> Path:
-    """Write what `exported_alone` returns to a file, and return its path."""
-    path.write_bytes(exported_alone(model, weights))
+def write_alone(model: edgernn.SequenceModel, path: Path, *options: Any, **named: Any) -> Path:
+    """Write what `exported_alone` returns for these options to a file, and return its path."""
+    path.write_bytes(exported_alone(model, *options, **named))
     return path
 
 

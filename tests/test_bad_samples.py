@@ -240,6 +240,7 @@ C_MODELS = {
 
 @pytest.mark.parametrize("name", C_MODELS)
 @pytest.mark.parametrize("action", ["hold", "reset"])
+@pytest.mark.slow
 def test_c_files_hold_or_reset_as_the_library_does(action, name):
     content = exported_alone(C_MODELS[name]())
     stepper = Stepper(pack(content, Path("model.onnx")), 1, action)

@@ -202,6 +202,7 @@ def test_blocks_that_the_metadata_does_not_name_are_not_dropped():
 
 
 @pytest.mark.parametrize("file", [("gated", "int8"), ("linear", "bfloat16"), ("linear", "float32")])
+@pytest.mark.slow
 def test_c_code_equals_the_library(files, file):
     content, x = files[file][1].read_bytes(), random_input(9, 1, 3)
     got, (y, _, _) = step_in_c(content, x[:, 0]), steps(pack(content, Path("m.onnx")), x)

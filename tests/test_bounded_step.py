@@ -50,6 +50,7 @@ def assert_bounded(found: dict[str, tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.slow
 def test_every_rule(program, rule, batch, tmp_path):
     content = packed_alone(contractive("lstm" if fits("lstm", rule) else "gru", rule, layers=2, mean=0.5, std=2.0))
     found = counts(program, content, batch, tmp_path)
@@ -61,6 +62,7 @@ def test_every_rule(program, rule, batch, tmp_path):
 
 
 @pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.slow
 def test_every_cell(program, cell, tmp_path):
     options = {"cell_options": {"length": 9}} if cell == "decaynet" else {}
     assert_bounded(counts(program, packed_alone(contractive(cell, **options)), 1, tmp_path))
@@ -81,12 +83,14 @@ def test_every_cell(program, cell, tmp_path):
     ],
     ids=["gru-d", "rits", "words", "low rank", "sparse", "own cell", "front end", "linear blocks", "gated blocks"],
 )
+@pytest.mark.slow
 def test_every_kind_of_model(program, cell, rule, options, tmp_path):
     assert_bounded(counts(program, packed_alone(contractive(cell, rule, **options)), 2, tmp_path))
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
 @pytest.mark.parametrize("rule", ["always", "selective"])
+@pytest.mark.slow
 def test_every_type_of_weights(program, rule, weights, tmp_path):
     content = packed_alone(contractive("gru", rule, hidden_size=64), weights)
     assert_bounded(counts(program, content, 1, tmp_path))

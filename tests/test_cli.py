@@ -169,6 +169,7 @@ def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):
         ("cells", "torch._dynamo onnx onnxruntime matplotlib triton", ["| lru |", "| phasedlstm |"]),
     ],
 )
+@pytest.mark.slow
 def test_a_command_imports_nothing_heavy(command, heavy, output):
     code = (
         f"import sys; from edgernn.cli.frame import main; main([{command!r}]);"
@@ -312,6 +313,7 @@ def test_debug_shows_the_traceback(tmp_path, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((400, 4, 3)))
     before = sorted(tmp_path.iterdir())
@@ -343,6 +345,7 @@ os.execv(sys.executable, [sys.executable, "-m", "edgernn", *words])
 
 
 @pytest.mark.parametrize("numbers", ["1", "2", "012"])
+@pytest.mark.slow
 def test_a_command_works_with_closed_streams_and_keeps_its_files_out_of_their_numbers(tmp_path, numbers):
     words = ["train", "--task", "adding", "--cell", "gru", "T=5", "steps=2", "hidden_size=4", "--out", "run"]
     process = subprocess.run(
@@ -358,6 +361,7 @@ def test_a_command_works_with_closed_streams_and_keeps_its_files_out_of_their_nu
     assert failed.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_standard_error_keeps_the_exit_status():
     with Path("/dev/full").open("w") as full:
         process = subprocess.run([sys.executable, "-m", "edgernn", "nonsense"], stderr=full, timeout=300)
@@ -365,6 +369,7 @@ def test_a_full_disk_behind_standard_error_keeps_the_exit_status():
 
 
 @pytest.mark.parametrize("value", [None, "0"])
+@pytest.mark.slow
 def test_onnx_runtime_writes_nothing_to_the_home_folder_unless_the_user_asks(tmp_path, monkeypatch, value):
     """ONNX Runtime 1.31 writes a device id and telemetry events there."""
     (tmp_path / "home").mkdir()

@@ -222,6 +222,7 @@ def test_only_the_result_goes_to_standard_output(capsys, one_verb):
     assert capsys.readouterr() == ("{'a': 1}\n", "noise\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_traceback():
     code = "import sys; from edgernn.cli.frame import main; sys.exit(main(['--help']))"
     command = f"{shlex.join([sys.executable, '-c', code])} | true"

@@ -34,6 +34,7 @@ def detect_in_c(case, folder):
 
 
 @pytest.mark.parametrize("case", [*fixed_cases(), *random_cases()], ids=lambda case: case["name"])
+@pytest.mark.slow
 def test_detections_in_c_are_those_in_python(case, tmp_path):
     need("gcc")
     words, expected = detect_in_c(case, tmp_path), detections_of(case)
@@ -42,6 +43,7 @@ def test_detections_in_c_are_those_in_python(case, tmp_path):
     np.testing.assert_allclose([float(score) for *_, score in words], [word["score"] for word in expected], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_header_is_strict_c_with_any_names(tmp_path):
     need("gcc")
     detector = Detector(['say "hi" \\ ??/', "né\n1", "_silence_"], 0.04, PostProcessing(0.12, 0.7, 1.0))

@@ -49,6 +49,7 @@ def python(code, *words, without, path=""):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
+@pytest.mark.slow
 def test_verb_says_what_to_install(words, without, message, tmp_path):
     (tmp_path / "m.onnx").touch()
     words = [str(tmp_path / word) if word == "m.onnx" else word for word in words]
@@ -58,6 +59,7 @@ def test_verb_says_what_to_install(words, without, message, tmp_path):
     assert process.stdout == ""
 
 
+@pytest.mark.slow
 def test_help_without_the_extra_says_what_lists_the_settings():
     process = python(VERB, "train", "--help", without=["torch"])
     assert process.returncode == 0
@@ -65,6 +67,7 @@ def test_help_without_the_extra_says_what_lists_the_settings():
     assert "Example:" in process.stdout
 
 
+@pytest.mark.slow
 def test_extra_gpu_is_named_where_its_onnx_runtime_is_installed(tmp_path):
     metadata = tmp_path / "onnxruntime_gpu-1.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
@@ -74,6 +77,7 @@ def test_extra_gpu_is_named_where_its_onnx_runtime_is_installed(tmp_path):
     assert process.stderr == f"edgernn: error: edgernn cells: needs torch; pip install {words}\n"
 
 
+@pytest.mark.slow
 def test_name_of_python_says_what_to_install():
     code = """
 import edgernn
@@ -87,6 +91,7 @@ for wanted in (edgernn.UsageError, ImportError):
     assert process.stdout == "edgernn.SequenceModel: needs torch; pip install 'torch>=2.9'\n" * 2, process.stderr
 
 
+@pytest.mark.slow
 def test_an_imported_module_says_what_to_install():
     code = """
 import importlib, edgernn
@@ -118,6 +123,7 @@ def test_no_text_names_a_package_that_is_not_ours():
     assert told.search("pip install -U edgernn")
 
 
+@pytest.mark.slow
 def test_a_module_of_no_extra_is_reported_as_it_is():
     code = """
 from edgernn.extras import needed_by

@@ -65,6 +65,7 @@ def writer(tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_file_that_the_next_one_removes(writer, tmp_path):
     (tmp_path / "m.onnx").write_text("old")
     writer.send_signal(signal.SIGKILL)
@@ -80,6 +81,7 @@ def test_a_killed_writer_leaves_a_file_that_the_next_one_removes(writer, tmp_pat
     assert (tmp_path / "m.onnx").read_text() == "new"
 
 
+@pytest.mark.slow
 def test_the_file_of_a_living_writer_is_kept(writer, tmp_path):
     write_text(tmp_path / "m.onnx", "new")
     assert len(leftovers(tmp_path)) == 1

@@ -214,6 +214,7 @@ def assert_graph_equals_library(net, y, states, weights="float32", tolerance=FLO
 
 # a float that is rounded otherwise may be quantised to a neighbouring number, a 32,639th of the largest one
 @pytest.mark.parametrize(("weights", "tolerance"), [("float32", FLOAT32), ("bfloat16", FLOAT32), ("int8", 1e-4)])
+@pytest.mark.slow
 def test_every_kind_of_step(weights, tolerance):
     kinds = assert_graph_equals_library(*every_step(), weights, tolerance)
     assert kinds == {kind.__name__.upper() for kind in CODES}

@@ -565,6 +565,7 @@ def test_the_loop_runs_wide_states_unless_kernels_are_asked_for() -> None:
 @pytest.mark.check("instruction-sets")
 @pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
+@pytest.mark.slow
 def test_laws_hold_for_instruction_set(name: str) -> None:
     environment = os.environ | {"EDGERNN_ISA": name, "EDGERNN_LIBRARY": library()}
     probe = (

@@ -118,6 +118,7 @@ def test_without_nvcc_it_is_said_how_to_build(tools, monkeypatch):
         find_or_build(1)
 
 
+@pytest.mark.slow
 def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_path):
     output, ran = tmp_path / "said", []
     monkeypatch.setattr(build_cuda, "library_missing", lambda device="cpu": None if device == "cpu" else "missing")

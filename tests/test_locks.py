@@ -75,6 +75,7 @@ def refusal(words, capsys):
 
 
 @pytest.mark.parametrize(("holder", "hold"), [("hold_folder", hold_folder), ("hold_file", hold_file)])
+@pytest.mark.slow
 def test_a_place_is_held_by_one_process_and_let_go_by_a_kill(tmp_path, holder, hold):
     place = tmp_path / "place"
     process = subprocess.Popen([sys.executable, "-c", HOLD, holder, place], stdout=subprocess.PIPE)

@@ -325,11 +325,13 @@ def supported() -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_instruction_set_in_use_is_the_one_asked_for_or_one_of_those_here() -> None:
     expected = os.environ.get("EDGERNN_ISA")
     assert in_use() in ([expected] if expected else supported())
 
 
+@pytest.mark.slow
 def test_an_instruction_set_that_is_not_here_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; from edgernn.runtime import Session; from edgernn.runtime.library import instruction_set;"
@@ -349,6 +351,7 @@ def test_an_instruction_set_that_is_not_here_is_named(tmp_path: Path) -> None:
 @pytest.mark.check("instruction-sets")
 @pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512", "avx512vnni"])
+@pytest.mark.slow
 def test_laws_hold_for_instruction_set(name: str) -> None:
     if name not in supported():
         pytest.skip(f"this machine lacks {name}")

@@ -174,6 +174,7 @@ def test_library_tells_its_schema() -> None:
     assert ctypes.CDLL(library()).edgernn_schema_version() == 2
 
 
+@pytest.mark.slow
 def test_unknown_instruction_set_is_refused() -> None:
     code = "import onnxruntime as ort, sys; " + ("ort.SessionOptions().register_custom_ops_library(sys.argv[1])")
     process = subprocess.run(

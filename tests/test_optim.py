@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file
 
 from edgernn.errors import UsageError
-from edgernn.export import to_onnx
 from edgernn.export.run import export_run
 from edgernn.model import SequenceModel
 from edgernn.training import train
@@ -22,6 +21,7 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
 from edgernn.training.optim import OPTIMIZERS, check_names, copy_weights, course, initialise, make_optimizer, schedule
 from edgernn.training.tasks.adding import Adding
+from tests.models import write_alone
 from tests.training_helpers import without_pictures
 
 SMALL = {"T": 6, "hidden_size": 5, "batch_size": 8}
@@ -114,6 +114,7 @@ def test_optimisers_do_what_those_of_torch_do(kind):
     assert isinstance(ours, kind)
 
 
+@pytest.mark.slow
 def test_a_training_imports_no_compiler(tmp_path):
     code = """
 import sys
@@ -239,7 +240,7 @@ def test_a_training_starts_from_the_weights_of_an_exported_file_or_of_a_model_in
 def test_a_start_with_another_front_end_is_noted(tmp_path):
     audio = {"frontend": "logmel", "sample_rate": 1000, "window_size": 64, "hop": 20, "bands": 5}
     trained = SequenceModel("gru", 20, 4, 2, **audio, normalise="floor")
-    to_onnx(trained, tmp_path / "floor.onnx")
+    write_alone(trained, tmp_path / "floor.onnx")
     note = copy_weights(SequenceModel("gru", 20, 4, 2, **audio), tmp_path / "floor.onnx")
     assert note.endswith("floor.onnx differs: normalise=floor")
     same = SequenceModel("gru", 20, 4, 2, **audio, normalise="floor")

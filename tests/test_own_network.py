@@ -207,6 +207,7 @@ def test_a_stopped_training_is_resumed_bit_for_bit():
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.slow
 def test_matrices_of_all_parts_are_stored_in_a_smaller_type(weights):
     trained(STREAM, hidden=64)
     exported = export_run(Path("run"), weights=weights)
@@ -228,6 +229,7 @@ def assert_c_equals_session(path, tolerance):
     np.testing.assert_allclose(step_in_c(path.read_bytes(), x).y, y, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_a_network_becomes_c_code_with_the_starts_of_its_states():
     trained(START, hidden=5)
     assert_c_equals_session(Path(export_run(Path("run"))["model"]), 1e-5)

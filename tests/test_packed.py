@@ -292,12 +292,11 @@ def test_a_bad_file_is_named(change, message):
         Stepper(change(packed("gru")), 1)
 
 
-def test_a_name_that_is_too_long_is_refused(tmp_path):
+def test_a_name_that_is_too_long_is_refused():
     named = type("Named", (Softsign,), {"name": "softsign-" * 7})
-    to_onnx(edgernn.SequenceModel(named, 3, 5, 2), tmp_path / "m.onnx")
     message = "expected a cell and rule whose names take at most 60 bytes, got softsign-"
     with pytest.raises(edgernn.EdgernnError, match=message):
-        pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx")
+        packed_alone(edgernn.SequenceModel(named, 3, 5, 2))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +308,8 @@ def test_a_name_that_is_too_long_is_refused(tmp_path):
         (lambda c, at: damaged(c, at + 96, word(64)), "gates: "),
     ],
 )
-def test_a_bad_cell_is_named(change, message, tmp_path):
-    to_onnx(edgernn.SequenceModel(Softsign, 3, 33, 2), tmp_path / "m.onnx")
-    content = pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx")
+def test_a_bad_cell_is_named(change, message):
+    content = packed_alone(edgernn.SequenceModel(Softsign, 3, 33, 2))
     at = int.from_bytes(content[128:136], "little")
     with pytest.raises(edgernn.EdgernnError, match=message):
         Stepper(change(content, at), 1)

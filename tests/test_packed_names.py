@@ -10,7 +10,6 @@ import pytest
 
 import edgernn
 from edgernn.cli.frame import main
-from edgernn.export import to_onnx
 from edgernn.runtime import Session
 from edgernn.runtime.describe import describe_file
 from edgernn.runtime.info import read_model
@@ -18,7 +17,7 @@ from edgernn.runtime.packed import _add_names, pack, pack_file
 from edgernn.runtime.packed_format import HEADER
 from edgernn.runtime.stepper import Stepper, aligned
 from edgernn.runtime.word_detection import PostProcessing
-from tests.models import packed_alone
+from tests.models import packed_alone, write_alone
 from tests.native import library
 from tests.oracle_frontend import features
 from tests.test_packed import damaged, word
@@ -157,14 +156,14 @@ def test_names_do_not_change_the_model_or_its_saved_states(exported, packed, tmp
 
 @pytest.mark.parametrize("classes", [["a"], None, "ab", [1] * 6])
 def test_metadata_without_a_name_for_each_output_gives_a_file_without_names(classes, tmp_path):
-    to_onnx(edgernn.SequenceModel("rnn", 3, 4, 6), tmp_path / "m.onnx", metadata={"classes": classes})
+    write_alone(edgernn.SequenceModel("rnn", 3, 4, 6), tmp_path / "m.onnx", metadata={"classes": classes})
     pack_file(tmp_path / "m.onnx", tmp_path / "m.edgernn")
     assert Opened((tmp_path / "m.edgernn").read_bytes()).name(0) is None
 
 
 def test_names_of_any_letters(tmp_path):
     classes = ["يسار", "a b", ""]
-    to_onnx(edgernn.SequenceModel("rnn", 3, 4, 3), tmp_path / "m.onnx", metadata={"classes": classes})
+    write_alone(edgernn.SequenceModel("rnn", 3, 4, 3), tmp_path / "m.onnx", metadata={"classes": classes})
     pack_file(tmp_path / "m.onnx", tmp_path / "m.edgernn")
     opened = Opened((tmp_path / "m.edgernn").read_bytes())
     assert [opened.name(i) for i in range(3)] == classes
@@ -179,7 +178,7 @@ def test_an_app_gets_the_names_of_channels(classes, channels, tmp_path):
         # the metadata of a file have a name for each input
         content = _add_names(packed_alone(model), {"classes": classes, "channels": channels})
     else:
-        to_onnx(model, tmp_path / "m.onnx", metadata=names)
+        write_alone(model, tmp_path / "m.onnx", metadata=names)
         content = pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx", names=True)
     opened = Opened(content)
     assert [opened.name(i) for i in range(2)] == (classes or [None] * 2)

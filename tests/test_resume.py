@@ -132,6 +132,7 @@ def test_killed_at_random_moments_equals_whole(tmp_path):
     assert not leftovers(tmp_path / "killed")
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     arguments = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", *words(SMALL), "steps=100000"]
     process = command_line(*arguments, "eval_every=2", "checkpoint_every=100000", cwd=tmp_path)

@@ -92,6 +92,7 @@ def test_a_model_without_a_kernel_goes_on_bit_for_bit(rule, norm):
     assert_goes_on(exported("lstm", rule, norm=norm)[1], random_input({}), "portable")
 
 
+@pytest.mark.slow
 def test_a_restarted_process_goes_on_bit_for_bit(tmp_path):
     path = exported("lstm", "skip", layers=2)[1]
     session = Session(path, backend="native")

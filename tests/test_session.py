@@ -21,7 +21,7 @@ from edgernn.runtime import Session, library, library_path
 from edgernn.runtime.library import onnxruntime
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import run_file
-from tests.models import assert_threads_get_the_same, exported
+from tests.models import assert_threads_get_the_same, exported, written
 from tests.test_step_graph import Net, small_file
 
 STACK = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
@@ -600,7 +600,7 @@ def test_reset_starts_another_sequence_of_any_batch(backend):
 @pytest.mark.parametrize(("cell", "rule"), [("gru", "always"), ("lstm", "selective"), ("t-lstm", "skip")])
 @pytest.mark.parametrize("batch", [15, 16, 37])
 def test_threads_of_a_session_share_a_batch(cell, rule, batch):
-    path = exported(cell, rule, layers=2, output="all")[1]
+    path = written(cell, rule, layers=2, output="all")
     x = random_input(9, batch, 3)
     one, several = (Session(path, backend="native", threads=threads) for threads in (1, 3))
     np.testing.assert_array_equal(several.run(x), one.run(x))

@@ -253,6 +253,7 @@ run()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_imports_of_a_command_prints_no_traceback():
     process = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=120)
     assert (process.returncode, process.stdout, process.stderr) == (130, "", "edgernn: interrupted\n")

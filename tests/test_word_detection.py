@@ -28,6 +28,7 @@ from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessin
 from edgernn.training.tasks.keywords import Keywords
 from tests.broken_wavs import BROKEN, broken_wav, replace_header
 from tests.detector_cases import detector_of, fixed_cases, random_scores
+from tests.models import write_alone
 from tests.words import RATE, tone, write_extensible_wav, write_rf64, write_wav
 
 CLASSES = ["left", "right", "_unknown_", "_silence_"]
@@ -455,10 +456,10 @@ def test_a_missing_and_a_short_recording(model, tmp_path):
 
 def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
     plain, nameless, wrong = (tmp_path / f"{name}.onnx" for name in ("plain", "nameless", "wrong"))
-    to_onnx(edgernn.SequenceModel("gru", 320, 4, 2), plain)
+    write_alone(edgernn.SequenceModel("gru", 320, 4, 2), plain)
     audio = edgernn.SequenceModel("gru", 320, 4, 3, frontend="logmel", hop=320, window_size=512, bands=12)
-    to_onnx(audio, nameless)
-    to_onnx(audio, wrong, metadata={"classes": CLASSES})
+    write_alone(audio, nameless)
+    write_alone(audio, wrong, metadata={"classes": CLASSES})
     for path, message in (
         (plain, "expected a model that reads audio, got one without a front end; train it with frontend=logmel"),
         (nameless, "expected the names of its classes in the file, got none; export the model from its run directory"),
