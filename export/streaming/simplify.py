@@ -22,6 +22,8 @@ Array = NDArray[Any]
 _PASSES = 8
 # numbers that all folded constants may have: this many for each byte of the file, and the second one
 _TIMES, _FURTHER = 4, 1 << 20
+# bytes of a model that are not left to Python's own collection of cycles; one takes half a second beside torch
+_LARGE = 1 << 24
 
 
 def folded(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
@@ -73,7 +75,8 @@ def folded(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         ) from None
     # the model refers to itself, and keeps the weights
     del model
-    gc.collect()
+    if proto.ByteSize() > _LARGE:
+        gc.collect()
     return proto
 
 
