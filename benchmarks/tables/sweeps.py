@@ -215,8 +215,6 @@ def rivals(name: str) -> str:
 
 def skip_rnn() -> str:
     """Return the table of Skip RNN as its authors train it, measured by benchmarks/skip_rnn.py."""
-    if not (RESULTS / "skip-rnn.json").is_file():
-        return "Not measured yet."
     report = read_report("skip-rnn")
     settings, runs = report["settings"], report["runs"]
     cells = [
