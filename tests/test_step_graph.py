@@ -482,6 +482,8 @@ def test_the_commands_take_a_file_of_another_tool(tmp_path, capsys):
     assert main([*words, "--by-node", "--from-c", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["from_c"]["step"].keys() == report["step"].keys()
+    assert report["from_c"]["streams"] > 0
+    assert 0 < report["stream_memory"] < report["memory"]
     nodes = report["nodes"]
     assert {(row["operation"], row["node"].split()[0]) for row in nodes} == {
         ("LINEAR", "MatMul"),

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from edgernn.bench.provenance import machine
-from edgernn.bench.step_loop import ONNX_RUNTIME, PACKED, times_from_c
+from edgernn.bench.step_loop import ONNX_RUNTIME, PACKED, STREAMS, times_from_c
 from edgernn.errors import EdgernnError
 from edgernn.progress import Progress
 from edgernn.runtime.graph_options import PLAIN, GraphOptions
@@ -30,6 +30,8 @@ from edgernn.tolerance import allowed_error
 Array = NDArray[Any]
 # number of steps on which the outputs are compared
 _STEPS = 50
+# streams that are timed together
+MANY = 64
 # least number of steps whose operations are timed
 _PROFILED = 1000
 
@@ -108,11 +110,12 @@ def bench_graph(
 
     Returns:
         JSON-compatible dict: "model", "machine", "settings", "error" (largest difference of an output), "bytes" of the
-        packed file, "memory" of a stream in bytes, the costs of `PackedGraph.report`, and "step" with the median
-        microseconds of a step of each runtime by name, and "ratio", the median over rounds of ONNX Runtime's time
-        divided by ours. With `by_node`, "nodes" lists the operations, those that take longest first: "operation",
-        "node" (operator and name of the node that it computes), "us" (mean microseconds) and "share" of the step. With
-        `from_c`, "from_c" has the "step" and the "ratio" of the loops in C.
+        packed file, "memory" of a stream in bytes and "stream_memory" of each further one, the costs of
+        `PackedGraph.report`, and "step" with the median microseconds of a step of each runtime by name, and "ratio",
+        the median over rounds of ONNX Runtime's time divided by ours. With `by_node`, "nodes" lists the operations,
+        those that take longest first: "operation", "node" (operator and name of the node that it computes), "us" (mean
+        microseconds) and "share" of the step. With `from_c`, "from_c" has the "step" and the "ratio" of the loops in C,
+        and "streams", the microseconds of a stream's step among 64.
 
     Raises:
         UsageError: The file cannot be packed.
@@ -152,14 +155,17 @@ def bench_graph(
     medians = {name: np.array([np.median(block) for block in blocks]) for name, blocks in seconds.items()}
     further: dict[str, Any] = {"nodes": _node_times(stepper, packed.content, x)} if by_node else {}
     if from_c:
-        further["from_c"] = times_from_c(model, stepper, packed.states, x, rounds)
+        many = Stepper(packed.content.data, MANY)
+        further["from_c"] = times_from_c(model, stepper, many, packed.states, x, rounds)
+    sizes = [memory(packed.content.data, count) for count in (1, MANY)]
     return {
         "model": path.name,
         "machine": machine(),
         "settings": {"rounds": rounds.rounds, "block_ms": rounds.block_ms, "threads": threads, "steps": len(x)},
         "error": error,
         "bytes": len(packed.content.data),
-        "memory": memory(packed.content.data),
+        "memory": sizes[0],
+        "stream_memory": (sizes[1] - sizes[0]) // (MANY - 1),
         **packed.report,
         "step": {name: 1e6 * float(np.median(times)) for name, times in medians.items()},
         "ratio": float(np.median(medians[ONNX_RUNTIME] / medians[PACKED])),
@@ -210,6 +216,14 @@ def graph_page(report: Mapping[str, Any]) -> str:
     ways = {"from Python": report, **({"from C": report["from_c"]} if "from_c" in report else {})}
     times = {name: [f"{way['step'][name]:,.1f}" for way in ways.values()] for name in (PACKED, ONNX_RUNTIME)}
     rows = [f"| {name} | {' | '.join(cells)} |" for name, cells in times.items()]
+    many = []
+    if "from_c" in report:
+        time, size = report["from_c"][STREAMS], report["stream_memory"]
+        many = [
+            "",
+            f"A step of each of {MANY} streams takes {time:,.1f} µs a stream from C; a further stream has {size:,} "
+            "bytes of memory.",
+        ]
     ratios = " and ".join(f"{way['ratio']:.2f} times as long {name}" for name, way in ways.items())
     return "\n".join(
         [
@@ -223,6 +237,7 @@ def graph_page(report: Mapping[str, Any]) -> str:
             f"ONNX Runtime takes {ratios}. Worst difference of an output: "
             f"{report['error']:.1e}. {report['machine']['cpu']}, instruction set "
             f"{report['machine']['instruction_set']}.",
+            *many,
             *nodes,
         ]
     )

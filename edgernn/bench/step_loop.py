@@ -24,6 +24,8 @@ from edgernn.runtime.timing import Rounds, interleaved
 
 Array = NDArray[Any]
 PACKED, ONNX_RUNTIME = "edgernn packed", "ONNX Runtime"
+# name in reports of the steps of many streams
+STREAMS = "streams"
 # places of functions in OrtApi, which stay from version to version
 _MESSAGE, _ENV, _SESSION, _RUN, _OPTIONS, _THREADS, _TENSOR, _MEMORY = 2, 3, 8, 9, 10, 24, 49, 69
 _API_VERSION, _WARNING, _ARENA, _DEFAULT, _FLOAT = 17, 2, 1, 0, 1
@@ -159,20 +161,21 @@ def _compiled() -> ctypes.CDLL:
 
 
 def times_from_c(
-    model: onnx.ModelProto, stepper: Stepper, states: Mapping[str, str], x: Array, rounds: Rounds
+    model: onnx.ModelProto, stepper: Stepper, many: Stepper, states: Mapping[str, str], x: Array, rounds: Rounds
 ) -> dict[str, Any]:
     """Time the steps of both runtimes in loops in C.
 
     Args:
         model: The file, whose inputs have fixed shapes.
-        stepper: The packed model.
+        stepper: The packed model of one stream.
+        many: The same of many streams.
         states: For each input that is a state, the output with its next value.
         x: Inputs of each step (T, I).
         rounds: Settings of the timing.
 
     Returns:
         "step", the median microseconds of a step by runtime, and "ratio", the median over rounds of ONNX Runtime's time
-        divided by ours.
+        divided by ours; "streams", the median microseconds of a stream's step of `many`.
 
     Raises:
         EdgernnError: A step failed, ONNX Runtime's package has no C library, or there is no compiler.
@@ -185,19 +188,28 @@ def times_from_c(
     other.run(x, 1)
     steps = min(_MOST_STEPS, max(1, round(_CALL_SECONDS / (time.perf_counter() - start))))
     parts = np.array_split(x, max(len(x) // steps, 1))
-    step, handle, _, y = stepper.native
 
-    def run_packed(part: Array) -> None:
+    def run_packed(stepper: Stepper, part: Array, steps: int) -> None:
+        step, handle, _, y = stepper.native
         sizes = (ctypes.c_int64(size) for size in part.shape)
         data = ctypes.c_void_p(part.ctypes.data)
         if loop.run_packed(step, handle, data, *sizes, y, ctypes.c_int64(steps)) != 0:
             raise EdgernnError(f"the step failed: {stepper.refusal()}")
 
     turns = itertools.cycle(parts), itertools.cycle(parts)
-    calls = {PACKED: lambda: run_packed(next(turns[0])), ONNX_RUNTIME: lambda: other.run(next(turns[1]), steps)}
+    count = len(many.x)
+    # each stream has other inputs
+    rows = np.resize(x, (_MOST_STEPS, count * x.shape[1]))
+    calls = {
+        PACKED: lambda: run_packed(stepper, next(turns[0]), steps),
+        ONNX_RUNTIME: lambda: other.run(next(turns[1]), steps),
+        STREAMS: lambda: run_packed(many, rows, steps),
+    }
     seconds = interleaved(calls, rounds)
     medians = {name: np.array([np.median(block) for block in blocks]) / steps for name, blocks in seconds.items()}
+    times = {name: 1e6 * float(np.median(blocks)) for name, blocks in medians.items()}
     return {
-        "step": {name: 1e6 * float(np.median(times)) for name, times in medians.items()},
+        STREAMS: times.pop(STREAMS) / count,
+        "step": times,
         "ratio": float(np.median(medians[ONNX_RUNTIME] / medians[PACKED])),
     }
