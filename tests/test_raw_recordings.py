@@ -388,6 +388,16 @@ BAD = {
         {name: text.replace("person", "place") for name, text in GOOD.items()},
         r"expected one column for the label, got activity, place; set label=activity or",
     ),
+    "dates": (
+        {},
+        {
+            name: text.replace("t,x", "Datum,x").replace("\n0.", "\n13.03.2025 08:00:00.")
+            for name, text in (
+                (name, text.replace(",person", "").replace(f",p{name[0]}", "")) for name, text in GOOD.items()
+            )
+        },
+        r"expected one column for the label, got Datum, activity; set label=activity, and time=Datum, a column of",
+    ),
     "twice": (
         {"label": "x", "features": "x"},
         {},

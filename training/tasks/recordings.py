@@ -111,8 +111,14 @@ def word_files(
     names = sorted({file.word for file in files})
     if len(names) < 2:
         got = f"only {names[0]!r}" if names else "none"
+        remedy = "add another class"
+        if loose := sum(path.suffix.lower() == ".wav" for path in words.iterdir()):
+            got, remedy = (
+                f"{got}, and {loose} wav files in the folder itself",
+                "move each file to a subfolder named after its class",
+            )
         raise EdgernnError(
-            f"{words}: expected a subfolder with wav files for each of at least 2 classes, got {got}; add another class"
+            f"{words}: expected a subfolder with wav files for each of at least 2 classes, got {got}; {remedy}"
         )
     by_name = {file.name: file for file in files}
     folds = folds or Folds()

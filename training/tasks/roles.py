@@ -147,7 +147,7 @@ def find_roles(
             raise _several(source, "label or targets", label + targets)
         if not (label or targets):
             if len(texts) > 1:
-                raise _several(source, "label", texts)
+                raise _several(source, "label", texts, [name for name in texts if table.seconds(name) is not None])
             if not texts:
                 raise EdgernnError(
                     f"{source}: expected a column of labels or target numbers, got the columns {some(names)}; set "
@@ -213,7 +213,11 @@ def _unknown(source: Path, role: str, name: str, names: Collection[str], *, from
     return UsageError(f"{role}: expected a column of {source}, got {name!r}, none of {some(names)}; {hint}")
 
 
-def _several(source: Path, role: str, columns: Iterable[str]) -> EdgernnError:
+def _several(source: Path, role: str, columns: Iterable[str], times: Collection[str] = ()) -> EdgernnError:
+    """Return the error of several columns for one role; `times`: those of dates, which are no labels."""
     columns = list(columns)
-    settings = " or ".join(f"{role.split(maxsplit=1)[0]}={name}" for name in columns[:2])
+    others = [name for name in columns if name not in times] or columns
+    settings = " or ".join(f"{role.split(maxsplit=1)[0]}={name}" for name in others[:2])
+    if len(times) == 1:
+        settings += f", and time={next(iter(times))}, a column of times"
     return EdgernnError(f"{source}: expected one column for the {role}, got {some(columns)}; set {settings}")
