@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgernn.cli.frame import COMMANDS, json_command, main
+from edgernn.cli.frame import COMMANDS, following, json_command, main
 from edgernn.errors import counted
 from edgernn.npz import read_npz
 from edgernn.runtime import Session
@@ -422,3 +422,9 @@ def test_a_byte_of_a_name_that_is_no_text_is_shown_in_one_way(capsys, tmp_path, 
     for words in (["info", "a\udcff.onnx"], ["train", "--task", "a\udcff.txt", "--cell", "gru"]):
         assert main(words) != 0
         assert re.search(r"[^\w\\]a\\xff\.(onnx|txt)", capsys.readouterr().err)
+
+
+def test_the_next_command_takes_names_that_begin_with_a_dash_or_have_spaces():
+    assert following("export", "runs/my-gru") == "next: edgernn export runs/my-gru"
+    assert following("export", "-x") == "next: edgernn export ./-x"
+    assert following("bench", "a b/model.onnx") == "next: edgernn bench 'a b/model.onnx'"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import json_command
+from edgernn.cli.frame import following, json_command
 from edgernn.cli.options import PATH
 from edgernn.errors import UsageError
 
@@ -39,7 +39,7 @@ def _run_lines(result: dict[str, Any]) -> list[str]:
         f"test sequences: {metric} {test[metric]:.5g} (dense {test['dense']:.5g}) with {test['executed']:.1%} of the "
         "multiply-adds",
         f"{result['model']}: {result['bytes']:,} bytes; model card: {result['card']}",
-        f"next: {shlex.join(['edgernn', 'bench', result['model']])} --device cpu",
+        f"{following('bench', result['model'])} --device cpu",
     ]
 
 

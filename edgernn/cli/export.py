@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `edgernn export`: export a trained model as an ONNX file."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edgernn.cli.frame import json_command
+from edgernn.cli.frame import following, json_command
 from edgernn.cli.options import PATH
 from edgernn.errors import counted
 
@@ -35,7 +34,7 @@ def _text(result: dict[str, Any]) -> str:
         f"{_latency(result['latency'])}; from Python, caches warm, one thread of {result['latency']['processor']}"
     )
     lines.append(f"model card: {result['card']}")
-    return "\n".join([*lines, f"next: {shlex.join(['edgernn', 'bench', result['model']])} --device cpu"])
+    return "\n".join([*lines, f"{following('bench', result['model'])} --device cpu"])
 
 
 def _latency(latency: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ import importlib
 import json
 import math
 import os
+import shlex
 import sys
 import textwrap
 import traceback
@@ -283,6 +284,12 @@ def _main(words: list[str]) -> int:
         message, status = _explain(error)
         _tell(f"edgernn: error: {message}")
         return status
+
+
+def following(command: str, path: str) -> str:
+    """Return the line that tells the next command, on a file or folder, such as `next: edgernn export runs/my-gru`."""
+    # a name that begins with a dash would be an option
+    return f"next: {shlex.join(['edgernn', command, f'./{path}' if path.startswith('-') else path])}"
 
 
 def _tell(text: str) -> None:

@@ -3,7 +3,6 @@
 
 import math
 import os
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from edgernn.cli.frame import json_command
+from edgernn.cli.frame import following, json_command
 from edgernn.cli.options import COUNT, PATH, data_folder, training_device
 from edgernn.errors import counted
 
@@ -48,7 +47,7 @@ def _text(result: dict[str, Any]) -> str:
     if result["threshold"] is None and result["stopped"] == "steps" and epochs < _FEW_EPOCHS:
         lines.append("few epochs: a longer training, with a higher steps= or epochs=, is likely to be better")
     if result["network"] in ("SequenceModel", "OwnNetwork"):
-        lines.append(f"next: {shlex.join(['edgernn', 'export', result['run']])}")
+        lines.append(following("export", result["run"]))
     return "\n".join(lines)
 
 

@@ -2,13 +2,12 @@
 """The commands `edgernn wakeword bank` and `edgernn wakeword train`."""
 
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
-from edgernn.cli.frame import json_command
+from edgernn.cli.frame import following, json_command
 from edgernn.cli.options import PATH
 from edgernn.errors import counted
 
@@ -114,7 +113,7 @@ def _train_text(result: dict[str, Any]) -> str:
     lines.append(f"{result['parameters']:,} parameters, {work:,.0f} multiply-adds a second with the front end")
     pictures = "detections.png, missed phrases over false alarms, and scores.png, probabilities over time"
     lines.append(f"run: {result['run']}, with {pictures}")
-    lines.append(f"next: {shlex.join(['edgernn', 'export', result['run']])}")
+    lines.append(following("export", result["run"]))
     return "\n".join(lines)
 
 
