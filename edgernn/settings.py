@@ -30,6 +30,8 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+# the validator of a class, which takes milliseconds to build
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 # pydantic config of dataclasses that `parse` reads from files, whose keys have hyphens; it is not strict, as that would
 # reject tables, so annotate numbers with StrictInt and StrictFloat
 FILE = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"), allow_inf_nan=False)
@@ -306,12 +308,6 @@ def _name_of(kind: Any) -> str:
     return str(getattr(kind, "name", kind.__name__))
 
 
-@cache
-def _adapter(owner: type[T]) -> TypeAdapter[T]:
-    """Return the validator of a class, which takes milliseconds to build."""
-    return TypeAdapter(owner)
-
-
 def load(owner: type[T], fields: object, where: str) -> T:
     """Restore a configuration from the nested dicts of JSON values to which `record` has converted it.
 
@@ -327,7 +323,8 @@ def load(owner: type[T], fields: object, where: str) -> T:
         EdgernnError: `fields` is not a configuration of this class.
     """
     try:
-        return _adapter(owner).validate_json(json.dumps(fields))
+        configuration: T = _adapter(owner).validate_json(json.dumps(fields))
+        return configuration
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
@@ -352,7 +349,8 @@ def parse(owner: type[T], values: object, where: str) -> T:
         EdgernnError: A key is missing or unknown, or a value is invalid.
     """
     try:
-        return _adapter(owner).validate_python(values)
+        table: T = _adapter(owner).validate_python(values)
+        return table
     except ValidationError as error:
         keys, text = _mistake(owner, error)
     # such as "sweep.toml: settings: lr: expected a number, got 'x'"
