@@ -373,6 +373,15 @@ def test_whole_numbers_as_labels_are_one_class_in_all_files(tmp_path):
     assert all(int(y) == int(x[0, 0]) % 2 for part in parts(task) for x, y in zip(part.x, part.y, strict=True))
 
 
+@pytest.mark.parametrize(("time", "found"), [("auto", "Beginn"), ("none", None)])
+def test_the_one_column_of_dates_is_the_time(tmp_path, time, found):
+    for i in range(6):
+        rows = [f"13.03.2025 08:00:0{j // 2}.{j % 2 * 5},{j * j % 5},{'ab'[i % 2]}\n" for j in range(8)]
+        (tmp_path / f"{i}.csv").write_text("Beginn,x,activity\n" + "".join(rows))
+    task = opened(Tables(time=time, label="activity"), tmp_path)
+    assert (task.channels, task.reading["time"], task.reading["measured"]) == (("x",), found, found and 2.0)
+
+
 HEADER = "t,x,activity,person\n"
 
 
@@ -387,16 +396,6 @@ BAD = {
         {},
         {name: text.replace("person", "place") for name, text in GOOD.items()},
         r"expected one column for the label, got activity, place; set label=activity or",
-    ),
-    "dates": (
-        {},
-        {
-            name: text.replace("t,x", "Datum,x").replace("\n0.", "\n13.03.2025 08:00:00.")
-            for name, text in (
-                (name, text.replace(",person", "").replace(f",p{name[0]}", "")) for name, text in GOOD.items()
-            )
-        },
-        r"expected one column for the label, got Datum, activity; set label=activity, and time=Datum, a column of",
     ),
     "twice": (
         {"label": "x", "features": "x"},

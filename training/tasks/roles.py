@@ -53,7 +53,8 @@ class ColumnSettings:
     Settings:
 
     - `time`: Column of the time, which is not a channel: its name; or none if all columns are channels; or auto for
-      columns with a name such as time, timestamp, t or date, and for those that rise from row to row in all files.
+      columns with a name such as time, timestamp, t or date, else the one column of dates and times, and for those that
+      rise from row to row in all files.
       Times are seconds, dates and times in ISO form, or another unit that the name has, as in `t (ms)`.
     - `label`: Column of the class of each row. Default: the one column named label or class, or the one of text.
     - `targets`: Columns of target numbers, separated by commas. Default: the one column named target, if any.
@@ -141,13 +142,19 @@ def find_roles(
     group = named("split_by") if table.has_names and not is_pattern(settings.split_by) else ()
     label, targets = chosen["label"], chosen["targets"]
     texts = [name for name in names if name not in taken and table.is_text(name)]
+    if settings.time == AUTO and not times:
+        dates = [name for name in texts if table.seconds(name) is not None]
+        if len(dates) == 1:
+            times = (dates[0],)
+            taken[dates[0]] = "time"
+            texts.remove(dates[0])
     if needs_target and not (label or targets):
         label, targets = named("label"), named("targets")
         if label and targets:
             raise _several(source, "label or targets", label + targets)
         if not (label or targets):
             if len(texts) > 1:
-                raise _several(source, "label", texts, [name for name in texts if table.seconds(name) is not None])
+                raise _several(source, "label", texts)
             if not texts:
                 raise EdgernnError(
                     f"{source}: expected a column of labels or target numbers, got the columns {some(names)}; set "
@@ -213,11 +220,7 @@ def _unknown(source: Path, role: str, name: str, names: Collection[str], *, from
     return UsageError(f"{role}: expected a column of {source}, got {name!r}, none of {some(names)}; {hint}")
 
 
-def _several(source: Path, role: str, columns: Iterable[str], times: Collection[str] = ()) -> EdgernnError:
-    """Return the error of several columns for one role; `times`: those of dates, which are no labels."""
+def _several(source: Path, role: str, columns: Iterable[str]) -> EdgernnError:
     columns = list(columns)
-    others = [name for name in columns if name not in times] or columns
-    settings = " or ".join(f"{role.split(maxsplit=1)[0]}={name}" for name in others[:2])
-    if len(times) == 1:
-        settings += f", and time={next(iter(times))}, a column of times"
+    settings = " or ".join(f"{role.split(maxsplit=1)[0]}={name}" for name in columns[:2])
     return EdgernnError(f"{source}: expected one column for the {role}, got {some(columns)}; set {settings}")
