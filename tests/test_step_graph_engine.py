@@ -97,7 +97,7 @@ def assert_computes(graph, function, steps=1, atol=FLOAT32):
     content = graph.content()
     alone = run(content, x[:, :1])
     np.testing.assert_allclose(alone[:, 0], [function(x_t.astype(float)) for x_t in x[:, 0]], rtol=0, atol=atol)
-    for batch in (3, 64):
+    for batch in (3, 11, 64):
         y = run(content, x[:, :batch])
         np.testing.assert_array_equal(y[:, :1], alone)
         last = run(content, x[:, batch - 1 : batch])

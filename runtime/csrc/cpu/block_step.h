@@ -101,7 +101,7 @@ struct BlockStep {
       } else {
         float* const start =
             samples->starts == nullptr ? sums : samples->starts + block * group.gates;
-        group.AddTile(0, block, {0, 0}, {start, 0}, {sums, 0});
+        group.AddTile(0, block, {1, 0}, {start, 0}, {sums, 0});
       }
       for (int i = 0; i < count; ++i) items[filled++] = {block++, 0};
     }

@@ -284,7 +284,8 @@ struct ColumnDriver {
       call.macs[b] = call.steps * run.WholeMacs();
     }
     const std::int64_t x_macs = run.ReadMacs(kX), h_macs = run.ReadMacs(kH);
-    DenseStep step(cell, sizes, *from.rest, params.at(), &dense);
+    DenseProducts products(*from.rest);
+    DenseStep step(cell, sizes, *from.rest, params.at(), &products, &dense);
     std::int64_t count = 0;
     for (std::int64_t t = 0; t < call.steps; ++t) {
       const std::int64_t row = t % dense.chunk * batch;

@@ -77,6 +77,15 @@ struct DenseScratch {
   }
 };
 
+// The products of the groups, which all steps of a call share.
+struct DenseProducts {
+  GroupProducts mid;
+  GroupProducts update;
+
+  explicit DenseProducts(const DenseWeights& weights)
+      : mid(weights.mid, false), update(weights.update, false) {}
+};
+
 // One time step of B samples. The caller owns all buffers; those that the cell does not need may be
 // null. To run a subset of samples, the caller gathers their rows into these buffers, projects
 // them, calls Run, and scatters the states.
@@ -84,6 +93,7 @@ struct DenseStep {
   const CellKernel& cell;
   const LayerSizes& sizes;
   const DenseWeights& weights;
+  DenseProducts& products;
   const float* const* params;
   const float* x;   // (B, padded I), only for cells that read x itself
   float* mid_sums;  // (B, blocks of M, mid gates, lanes): on entry, bias and W x
@@ -97,10 +107,11 @@ struct DenseStep {
 
   // Uses the buffers of `scratch`.
   DenseStep(const CellKernel& cell, const LayerSizes& sizes, const DenseWeights& weights,
-            const float* const* params, DenseScratch* scratch)
+            const float* const* params, DenseProducts* products, DenseScratch* scratch)
       : cell(cell),
         sizes(sizes),
         weights(weights),
+        products(*products),
         params(params),
         x(scratch->x),
         mid_sums(scratch->mid_sums),
@@ -119,11 +130,13 @@ struct DenseStep {
       from.h = qh;
       from.h_end = sizes.rank;
     }
-    if (cell.has_mid) RunPart(weights.mid, cell.mid, from, batch, mid_sums, &mid, 1);
+    if (cell.has_mid) {
+      RunPart(weights.mid, &products.mid, cell.mid, from, batch, mid_sums, &mid, 1);
+    }
     float* to[kMaxStates];
     // states that weights multiply go to `next`: later tiles still read their old values
     for (int s = 0; s < cell.states; ++s) to[s] = s < cell.factor_states ? next[s] : state[s];
-    RunPart(weights.update, cell.update, from, batch, sums, to, cell.states);
+    RunPart(weights.update, &products.update, cell.update, from, batch, sums, to, cell.states);
     for (int s = 0; s < cell.factor_states; ++s) {
       float* const before = state[s];
       state[s] = next[s];
@@ -133,9 +146,9 @@ struct DenseStep {
   }
 
   // Computes the pre-activations of a group and maps them to `count` arrays `to` (B, padded size).
-  void RunPart(const GroupWeights& group, void (*map)(const PointwiseArgs&),
-               const MatmulInputs& from, std::int64_t batch, float* group_sums, float* const* to,
-               int count) const {
+  void RunPart(const GroupWeights& group, GroupProducts* group_products,
+               void (*map)(const PointwiseArgs&), const MatmulInputs& from, std::int64_t batch,
+               float* group_sums, float* const* to, int count) const {
     const std::int64_t wide = PadToLanes(sizes.hidden), stride = group.group->all.count * kLanes;
     const std::int64_t x_wide = cell.reads_input ? PadToLanes(sizes.input) : 0;
     const float* old[kMaxStates];
@@ -154,18 +167,20 @@ struct DenseStep {
       for (int s = 0; s < count; ++s) results[s] = to[s] + row * PadToLanes(group.size);
       current_row = row;
     };
-    RunGroup(cell, group, from, batch, group.blocks(), quantized, group_sums,
-             [&](std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t blocks,
-                 Sums tile_sums) {
-               args.first = block * kLanes;
-               args.count = blocks;
-               args.sums = tile_sums.at;
-               for (const std::int64_t end = row + rows; row < end; ++row) {
-                 if (row != current_row) set_row(row);
-                 map(args);
-                 args.sums += tile_sums.stride;
-               }
-             });
+    RunGroup(
+        cell, from, batch, group.blocks(), quantized, group_sums,
+        [&](std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t blocks,
+            Sums tile_sums) {
+          args.first = block * kLanes;
+          args.count = blocks;
+          args.sums = tile_sums.at;
+          for (const std::int64_t end = row + rows; row < end; ++row) {
+            if (row != current_row) set_row(row);
+            map(args);
+            args.sums += tile_sums.stride;
+          }
+        },
+        group_products);
   }
 };
 
@@ -211,7 +226,8 @@ struct DenseDriver {
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
     }
-    DenseStep step(cell, sizes, weights, params.at(), &scratch);
+    DenseProducts products(weights);
+    DenseStep step(cell, sizes, weights, params.at(), &products, &scratch);
     for (std::int64_t t = 0; t < call.steps; ++t) {
       const std::int64_t chunk_step = t % scratch.chunk, left = call.steps - t;
       if (chunk_step == 0) {

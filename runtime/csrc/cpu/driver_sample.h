@@ -242,7 +242,8 @@ struct SampleDriver {
     const CallParams params(cell, weights.params, call.length);
     SampleScratch scratch(kSpec, cell, sizes, batch, base);
     DenseScratch dense(cell, sizes, 1, batch, scratch.dense);
-    const DenseStep step(cell, sizes, weights, params.at(), &dense);
+    DenseProducts products(weights);
+    const DenseStep step(cell, sizes, weights, params.at(), &products, &dense);
     const int evidence_state = EvidenceState(cell.states);
     const std::int64_t step_macs = weights.Macs(cell, sizes);
     for (int s = 0; s < cell.states; ++s) {

@@ -325,8 +325,8 @@ struct SparseDriver {
                         const MatmulInputs& from, const BlockSample* samples, std::int64_t count) {
     MatmulInputs inputs = from;
     inputs.x = samples->operands[GroupProducts::kX];
-    const GroupProducts group(weights.dense, inputs, 1, samples->starts == nullptr,
-                              scratch.quantized, samples->lanes, samples->starts);
+    GroupProducts group(weights.dense, samples->starts == nullptr);
+    group.Begin(inputs, 1, scratch.quantized, samples->lanes, samples->starts);
     BlockStep{cell, weights.dense, params, scratch.blocks, samples, count}.Run(group);
   }
 

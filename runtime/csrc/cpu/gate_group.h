@@ -163,10 +163,13 @@ struct GroupWeights {
   void MakeProduct(const GateList& places, const PackedMatrix& weights, const float* a,
                    std::int64_t rows, std::int64_t stride, std::int64_t columns,
                    const QuantizedRows& quantized, unsigned* started, Product* product) const {
-    if (weights.type == NumberType::kInt8) quantized.Read(a, stride, rows, columns, weights.depth);
-    product->a = a;
-    product->stride = stride;
-    product->columns = columns;
+    SetWeights(places, weights, started, product);
+    product->SetInputs(a, rows, stride, columns, quantized);
+  }
+
+  // MakeProduct without the inputs.
+  void SetWeights(const GateList& places, const PackedMatrix& weights, unsigned* started,
+                  Product* product) const {
     product->depth = weights.depth;
     product->w = weights.w;
     product->places = places;
@@ -178,7 +181,6 @@ struct GroupWeights {
     product->type = weights.type;
     product->dots = weights.dots;
     product->scales = weights.scales;
-    product->quantized = quantized;
     for (int i = 0; i < places.count; ++i) {
       const unsigned gate = 1u << places.at[i];
       if ((*started & gate) == 0) product->from_bias |= 1u << i;
@@ -206,41 +208,37 @@ struct GroupProducts {
   Operand operands[kOperands];
   int count = 0;
   int max_gates = 0;
+  const SparseColumns* sparse = nullptr;  // those of a sparse R
+  Product sparse_product;                 // only if R is sparse
   // gates that already have sums and that the first product does not add to
   GateList others;
   std::int64_t gates;   // distance from block to block of the sums
   std::int64_t stride;  // distance from row to row of the sums
 
-  // All terms but x of `rows` samples, or all terms if `with_input`. A product with a sparse R is
-  // added to `sums` at once, for all blocks or those with bits in `lanes`.
-  [[gnu::always_inline]] GroupProducts(const GroupWeights& weights, const MatmulInputs& from,
-                                       std::int64_t rows, bool with_input,
-                                       const QuantizedInputs& quantized, const LaneBits* lanes,
-                                       float* sums)
+  // All terms but x, or all terms if `with_input`. They have no inputs before Begin.
+  [[gnu::always_inline]] GroupProducts(const GroupWeights& weights, bool with_input)
       : gates(weights.group->all.count * kLanes), stride(weights.Floats()) {
     const GateGroup& group = *weights.group;
     // bit sets of the gates that have sums: so far, and before the loop over tiles
     unsigned started = 0;
     for (int i = 0; i < group.x.count && !with_input; ++i) started |= 1u << group.x.at[i];
     unsigned ready = started;
-    const auto add = [&](Operand operand, const GateList& places, const PackedMatrix& w,
-                         const float* a, std::int64_t columns, const QuantizedRows& of) {
+    const auto add = [&](Operand operand, const GateList& places, const PackedMatrix& w) {
       if (places.count == 0) return;
       max_gates = places.count > max_gates ? places.count : max_gates;
       operands[count] = operand;
-      weights.MakeProduct(places, w, a, rows, PadToLanes(w.depth), columns, of, &started,
-                          &products[count++]);
+      weights.SetWeights(places, w, &started, &products[count++]);
     };
-    if (with_input) add(kX, group.x, weights.w, from.x, weights.w.depth, quantized.x);
-    add(kH, group.h, weights.r, from.h, from.h_end, quantized.h);
+    if (with_input) add(kX, group.x, weights.w);
     if (weights.sparse.stats->sparse) {
-      // not tiled, as each block has its own list of columns
-      AddSparse(weights.sparse, products[--count], rows, lanes, sums);
-      max_gates = 0;
+      sparse = &weights.sparse;
+      weights.SetWeights(group.h, weights.r, &started, &sparse_product);
       ready = started;
+    } else {
+      add(kH, group.h, weights.r);
     }
-    add(kC, group.c, weights.c, from.c, from.c_end, quantized.c);
-    add(kM, group.m, weights.v, from.m, from.m_end, quantized.m);
+    add(kC, group.c, weights.c);
+    add(kM, group.m, weights.v);
     for (int i = 0; count > 0 && i < products[0].places.count; ++i) {
       ready &= ~(1u << products[0].places.at[i]);
     }
@@ -248,6 +246,32 @@ struct GroupProducts {
     for (int g = 0; g < group.all.count; ++g) {
       if ((ready >> g & 1) != 0) others.at[others.count++] = g;
     }
+  }
+
+  // Sets the inputs of `rows` samples. A product with a sparse R is added to `sums` at once, for
+  // all blocks or those with bits in `lanes`: it is not tiled, as each block has its own list of
+  // columns.
+  [[gnu::always_inline]] void Begin(const MatmulInputs& from, std::int64_t rows,
+                                    const QuantizedInputs& quantized, const LaneBits* lanes,
+                                    float* sums) {
+    const auto set = [&](Operand operand, Product* product) {
+      const std::int64_t wide = PadToLanes(product->depth);
+      switch (operand) {
+        case kX:
+          return product->SetInputs(from.x, rows, wide, product->depth, quantized.x);
+        case kH:
+          return product->SetInputs(from.h, rows, wide, from.h_end, quantized.h);
+        case kC:
+          return product->SetInputs(from.c, rows, wide, from.c_end, quantized.c);
+        default:
+          return product->SetInputs(from.m, rows, wide, from.m_end, quantized.m);
+      }
+    };
+    if (sparse != nullptr) {
+      set(kH, &sparse_product);
+      AddSparse(*sparse, sparse_product, rows, lanes, sums);
+    }
+    for (int p = 0; p < count; ++p) set(operands[p], &products[p]);
   }
 
   // Copies the sums of `others` of one block.
@@ -261,7 +285,7 @@ struct GroupProducts {
   [[gnu::always_inline]] void AddTile(std::int64_t row, std::int64_t block, TileShape shape,
                                       Sums start, Sums to) const {
     if (count > 0) AddProduct(products[0], row, block, shape, start, to);
-    const std::int64_t copied = start.at != to.at && others.count > 0 ? 1 << shape.rows : 0;
+    const std::int64_t copied = start.at != to.at && others.count > 0 ? shape.rows : 0;
     for (std::int64_t r = 0; r < copied; ++r) {
       const std::int64_t end = gates << shape.blocks;
       for (std::int64_t at = 0; at < end; at += gates) {
@@ -272,15 +296,16 @@ struct GroupProducts {
   }
 };
 
-// Adds all terms but x to the sums of `rows` samples and the first `blocks`, tile by tile. Calls
+// Adds the products to the sums of `rows` samples and the first `blocks`, tile by tile. Calls
 // finish(row, rows, block, blocks, sums) for each tile, or once for all if cell.untiled. The sums
 // are valid until finish returns.
 template <class Finish>
-[[gnu::always_inline]] inline void RunGroup(const CellFunctions& cell, const GroupWeights& weights,
-                                            const MatmulInputs& from, std::int64_t rows,
-                                            std::int64_t blocks, const QuantizedInputs& quantized,
-                                            float* sums, const Finish& finish) {
-  const GroupProducts group(weights, from, rows, false, quantized, nullptr, sums);
+[[gnu::always_inline]] inline void RunGroup(const CellFunctions& cell, const MatmulInputs& from,
+                                            std::int64_t rows, std::int64_t blocks,
+                                            const QuantizedInputs& quantized, float* sums,
+                                            const Finish& finish, GroupProducts* products) {
+  products->Begin(from, rows, quantized, nullptr, sums);
+  const GroupProducts& group = *products;
   const std::int64_t stride = group.stride;
   if (group.count == 0) {
     finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
@@ -288,14 +313,14 @@ template <class Finish>
   }
   // small enough for the L1 cache
   float tile[kTileSums * kMaxGates * kLanes];
-  ForTiles(FitTile(group.max_gates, rows), rows, blocks,
+  ForTiles(FitTile(group.max_gates, rows, group.products[0].type), rows, blocks,
            [&](std::int64_t row, std::int64_t block, TileShape shape) {
              const std::int64_t tile_blocks = std::int64_t{1} << shape.blocks;
              const Sums start{sums + row * stride + block * group.gates, stride};
              const Sums to = cell.untiled ? start : Sums{tile, tile_blocks * group.gates};
              group.AddTile(row, block, shape, start, to);
              if (!cell.untiled) {
-               finish(row, std::int64_t{1} << shape.rows, block, tile_blocks, to);
+               finish(row, std::int64_t{shape.rows}, block, tile_blocks, to);
              }
            });
   if (cell.untiled) finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});

@@ -29,6 +29,18 @@ struct Product {
   bool dots;
   const float* scales;      // (blocks, gates of w, lanes)
   QuantizedRows quantized;  // read instead of a
+
+  // Sets the inputs to the first `count` columns of `from` (rows, row_stride), and quantizes them
+  // to `to` if the weights are int8.
+  [[gnu::always_inline]] void SetInputs(const float* from, std::int64_t rows,
+                                        std::int64_t row_stride, std::int64_t count,
+                                        const QuantizedRows& to) {
+    if (type == NumberType::kInt8) to.Read(from, row_stride, rows, count, depth);
+    a = from;
+    stride = row_stride;
+    columns = count;
+    quantized = to;
+  }
 };
 
 // A view of the sums of a tile, from its first row and block on. Blocks are contiguous.
@@ -116,15 +128,30 @@ template <int kCount, int MB, int NB>
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
   sums.ReadAll(p);
+  // the fewer of the weights and the factors of a column stay in registers
+  constexpr bool kHoldsWeights = MB > kCount * NB;
   for (std::int64_t k = 0; k < columns; ++k, w += step) {
+    Vec weights[NB][kCount];
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        Vec weight = Load(w + WeightIndex<kCount>(j, g, vectors) * kLanes);
-        if (MB > 1 && kCount * MB * NB + MB < kRegisters) KeepInRegister(weight);
+        Vec& weight = weights[j][g];
+        weight = Load(w + WeightIndex<kCount>(j, g, vectors) * kLanes);
+        if (kHoldsWeights || (MB > 1 && kCount * MB * NB + MB < kRegisters)) KeepInRegister(weight);
 #pragma GCC unroll 16
-        for (int i = 0; i < MB; ++i) p[i][j][g] = p[i][j][g] + weight * a[i * stride + k];
+        for (int i = 0; i < MB && !kHoldsWeights; ++i) {
+          p[i][j][g] = p[i][j][g] + weight * a[i * stride + k];
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < MB && kHoldsWeights; ++i) {
+      const float factor = a[i * stride + k];
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+        for (int g = 0; g < kCount; ++g) p[i][j][g] = p[i][j][g] + weights[j][g] * factor;
       }
     }
   }
@@ -237,15 +264,16 @@ using TileFunction = void (*)(const Product&, std::int64_t row, std::int64_t blo
                               Sums to);
 
 struct TileTable {
-  // [type][gates - 1][log2 of rows][log2 of blocks]; type kNumberTypes is int8 with dots
-  TileFunction functions[kNumberTypes + kHasDots][kMaxTerm][kTileSizes][kTileSizes];
+  // [type][gates - 1][rows - 1][log2 of blocks]; type kNumberTypes is int8 with dots
+  TileFunction functions[kNumberTypes + kHasDots][kMaxTerm][kTileRows][kTileSizes];
 };
 
 template <int kType, int kCount, int MB, int NB>
 constexpr TileFunction ChooseTile() {
-  if constexpr (kCount * MB * NB > kTileSums) {
+  constexpr bool kIsInt8 = kType >= static_cast<int>(NumberType::kInt8);
+  if constexpr (kCount * MB * NB > kTileSums || (kIsInt8 && MB > kInt8TileRows)) {
     return nullptr;
-  } else if constexpr (kType >= static_cast<int>(NumberType::kInt8)) {
+  } else if constexpr (kIsInt8) {
     return &AddInt8Tile<kCount, MB, NB, kType == kNumberTypes>;
   } else if constexpr (kType == static_cast<int>(NumberType::kBfloat16)) {
     return &AddBfloat16Tile<kCount, MB, NB>;
@@ -254,27 +282,22 @@ constexpr TileFunction ChooseTile() {
   }
 }
 
-template <int kType, int kCount>
-constexpr void FillTiles(TileTable* table) {
-  TileFunction(&to)[kTileSizes][kTileSizes] = table->functions[kType][kCount - 1];
-  to[0][0] = ChooseTile<kType, kCount, 1, 1>();
-  to[0][1] = ChooseTile<kType, kCount, 1, 2>();
-  to[0][2] = ChooseTile<kType, kCount, 1, 4>();
-  to[1][0] = ChooseTile<kType, kCount, 2, 1>();
-  to[1][1] = ChooseTile<kType, kCount, 2, 2>();
-  to[1][2] = ChooseTile<kType, kCount, 2, 4>();
-  to[2][0] = ChooseTile<kType, kCount, 4, 1>();
-  to[2][1] = ChooseTile<kType, kCount, 4, 2>();
-  to[2][2] = ChooseTile<kType, kCount, 4, 4>();
+template <int kType, int kCount, std::size_t... kRows>
+constexpr void FillTiles(TileTable* table, std::index_sequence<kRows...>) {
+  TileFunction(&to)[kTileRows][kTileSizes] = table->functions[kType][kCount - 1];
+  ((to[kRows][0] = ChooseTile<kType, kCount, kRows + 1, 1>()), ...);
+  ((to[kRows][1] = ChooseTile<kType, kCount, kRows + 1, 2>()), ...);
+  ((to[kRows][2] = ChooseTile<kType, kCount, kRows + 1, 4>()), ...);
 }
 
 template <std::size_t... kTypes>
 constexpr TileTable MakeTiles(std::index_sequence<kTypes...>) {
+  constexpr std::make_index_sequence<kTileRows> kRows;
   TileTable table{};
-  (FillTiles<kTypes, 1>(&table), ...);
-  (FillTiles<kTypes, 2>(&table), ...);
-  (FillTiles<kTypes, 3>(&table), ...);
-  (FillTiles<kTypes, 4>(&table), ...);
+  (FillTiles<kTypes, 1>(&table, kRows), ...);
+  (FillTiles<kTypes, 2>(&table, kRows), ...);
+  (FillTiles<kTypes, 3>(&table, kRows), ...);
+  (FillTiles<kTypes, 4>(&table, kRows), ...);
   return table;
 }
 
@@ -288,9 +311,8 @@ template <class Body>
   TileShape shape = largest;
   for (std::int64_t block = 0; block < blocks; block += 1 << shape.blocks) {
     while (block + (1 << shape.blocks) > blocks) --shape.blocks;
-    shape.rows = largest.rows;
-    for (std::int64_t row = 0; row < rows; row += 1 << shape.rows) {
-      while (row + (1 << shape.rows) > rows) --shape.rows;
+    for (std::int64_t row = 0; row < rows; row += shape.rows) {
+      shape.rows = NextRows(largest.rows, rows - row);
       body(row, block, shape);
     }
   }
@@ -301,14 +323,14 @@ template <class Body>
                                               Sums to) {
   const int gates = product.places.count;
   const int type = product.dots ? kNumberTypes : static_cast<int>(product.type);
-  kTiles.functions[type][gates - 1][shape.rows][shape.blocks](product, row, block, from, to);
+  kTiles.functions[type][gates - 1][shape.rows - 1][shape.blocks](product, row, block, from, to);
 }
 
 // Computes sums (rows, blocks, gates, lanes) = b + the product, for the product's gates.
 [[gnu::noinline]] inline void StartSums(const Product& product, std::int64_t rows, float* sums) {
   if (product.places.count == 0) return;
   const std::int64_t gates = product.gates * kLanes, stride = product.blocks * gates;
-  ForTiles(FitTile(product.places.count, rows), rows, product.blocks,
+  ForTiles(FitTile(product.places.count, rows, product.type), rows, product.blocks,
            [&](std::int64_t row, std::int64_t block, TileShape shape) {
              const Sums to{sums + row * stride + block * gates, stride};
              AddProduct(product, row, block, shape, to, to);

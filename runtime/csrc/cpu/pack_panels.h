@@ -32,25 +32,35 @@ namespace edgernn::EDGERNN_ISA {
 constexpr int kRowSums = kRegisters == 32 ? 16 : 8;
 constexpr int kTileSums = kRegisters == 32 ? 24 : 12;
 
-// A tile has 1, 2 or 4 rows and as many blocks.
+// A tile has 1 to kTileRows rows, and 1, 2 or 4 blocks.
+constexpr int kTileRows = kRegisters == 32 ? 4 : 6;
+constexpr int kInt8TileRows = 4;
 constexpr int kTileSizes = 3;
 
-// log2 of the rows and blocks of a tile.
 struct TileShape {
   int rows;
-  int blocks;
+  int blocks;  // log2
 };
 
 // The largest tile of at most `rows` rows whose sums, of this number of gates, fit in registers.
-constexpr TileShape FitTile(int gates, std::int64_t rows) {
-  TileShape shape{0, 0};
-  const int sums = rows == 1 ? kRowSums : kTileSums;
-  const auto fits = [&](int size) {
-    return size + 1 < kTileSizes && gates << (shape.rows + shape.blocks + 1) <= sums;
-  };
-  while (2 << shape.rows <= rows && fits(shape.rows)) ++shape.rows;
-  while (fits(shape.blocks)) ++shape.blocks;
+// Products of int8 weights need more registers beside the sums, so they have 1, 2 or 4 rows.
+constexpr TileShape FitTile(int gates, std::int64_t rows, NumberType type = NumberType::kFloat32) {
+  TileShape shape{1, 0};
+  const bool is_int8 = type == NumberType::kInt8;
+  const int sums = rows == 1 ? kRowSums : kTileSums, limit = is_int8 ? kInt8TileRows : kTileRows;
+  const int most = rows < limit ? static_cast<int>(rows) : limit;
+  for (int next = 2; next <= most && gates * next <= sums; next = is_int8 ? 2 * next : next + 1) {
+    shape.rows = next;
+  }
+  while (shape.blocks + 1 < kTileSizes && (gates * shape.rows) << (shape.blocks + 1) <= sums) {
+    ++shape.blocks;
+  }
   return shape;
+}
+
+// The rows of the next tile of at most `most` rows: the last two tiles have about as many.
+[[gnu::always_inline]] inline int NextRows(int most, std::int64_t left) {
+  return static_cast<int>(left <= most ? left : left < 2 * most ? (left + 1) / 2 : most);
 }
 
 // The panel of a block: `size` blocks, a power of two, from `first` on. The last panels are smaller

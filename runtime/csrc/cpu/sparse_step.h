@@ -139,10 +139,13 @@ struct SparseStep {
       scratch.kept.At(sample).AddTo(weights.mid, sums);
       finish(0, blocks, sums);
     } else {
-      RunGroup(cell, weights.mid, inputs, 1, blocks, scratch.quantized, sums,
-               [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums tile) {
-                 finish(block, count, tile.at);
-               });
+      GroupProducts products(weights.mid, false);
+      RunGroup(
+          cell, inputs, 1, blocks, scratch.quantized, sums,
+          [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums tile) {
+            finish(block, count, tile.at);
+          },
+          &products);
     }
     if (cell.has_mid) ClearPadding(mid, size);
     return macs + size * (columns >= 0 ? columns : inputs.h_end) * group.h.count;

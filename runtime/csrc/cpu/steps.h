@@ -12,8 +12,7 @@ namespace edgernn::EDGERNN_ISA {
 
 // The sums of the last, incomplete block of outputs go through this, (rows, blocks, lanes).
 struct LinearTile {
-  static constexpr int kMost = 1 << (kTileSizes - 1);
-  alignas(64) float sums[kMost * kMost * kLanes];
+  alignas(64) float sums[kTileSums * kLanes];
 };
 
 // Quantizes the rows of a step, all of them one after the other.
@@ -68,7 +67,7 @@ struct LinearTile {
   const QuantizedRows quantized =
       is_int8 ? QuantizeRows(step, from, call.scratch) : product.quantized;
   LinearTile tile;
-  const TileShape largest = FitTile(1, rows.count);
+  const TileShape largest = FitTile(1, rows.count, product.type);
   TileShape shape = largest;
   for (std::int64_t block = 0; block < product.blocks; block += 1 << shape.blocks) {
     while (block + (1 << shape.blocks) > product.blocks) --shape.blocks;
@@ -79,14 +78,13 @@ struct LinearTile {
       for (std::int64_t j = 0; j < loops[1].count; ++j) {
         product.a = from + i * loops[0].from + j * loops[1].from;
         float* const y = to + i * loops[0].to + j * loops[1].to + first;
-        shape.rows = largest.rows;
-        for (std::int64_t row = 0; row < rows.count; row += 1 << shape.rows) {
-          while (row + (1 << shape.rows) > rows.count) --shape.rows;
+        for (std::int64_t row = 0; row < rows.count; row += shape.rows) {
+          shape.rows = NextRows(largest.rows, rows.count - row);
           const Sums direct{y + row * rows.to, rows.to}, through{tile.sums, tile_outputs};
           const Sums sums = tile_outputs <= left ? direct : through;
           AddProduct(product, row, block, shape, sums, sums);
           if (tile_outputs <= left) continue;
-          for (std::int64_t r = 0; r < 1 << shape.rows; ++r) {
+          for (std::int64_t r = 0; r < shape.rows; ++r) {
             std::memcpy(direct.at + r * rows.to, tile.sums + r * tile_outputs, Bytes(left));
           }
         }
