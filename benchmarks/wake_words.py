@@ -240,11 +240,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="Number of trainings to do now.  [default: all that are missing]")
     args = parser.parse_args()
     folder: Path = args.folder
+    before = read_json(args.file) if args.file.exists() else {}
+    done = {_key(run): run for run in before.get("runs", ()) if "start" in run}
+    fronts = {front["seed"]: front for front in before.get("fronts", ())}
     if not (folder / "bank.npz").exists():
         prepare(folder, Path(os.environ["EDGERNN_DATA"]))
-    before = read_json(args.file) if args.file.exists() else {"runs": [], "fronts": []}
-    done = {_key(run): run for run in before["runs"]}
-    fronts = {front["seed"]: front for front in before["fronts"]}
     rows = list(plan())
     missing = [row for row in rows if _key(asdict(row)) not in done][: args.rows]
     for row in missing:

@@ -55,6 +55,10 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return listed - {""}
 
 
+def _has_loop(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Loop" or any(_has_loop(inner) for body in bodies_of(node) for inner in body.node)
+
+
 def constant_of(proto: onnx.ModelProto, name: str) -> Array | None:
     """Return the value `name` if it does not depend on the inputs of the graph, or else None.
 
@@ -65,7 +69,7 @@ def constant_of(proto: onnx.ModelProto, name: str) -> Array | None:
     nodes, leaves = ancestors(graph, name)
     tensors = [tensor for tensor in graph.initializer if tensor.name in leaves]
     # onnx's evaluator makes no turn of a Loop without a condition
-    if leaves - {tensor.name for tensor in tensors} or any(node.op_type == "Loop" for node in nodes):
+    if leaves - {tensor.name for tensor in tensors} or any(map(_has_loop, nodes)):
         return None
     if not nodes:
         value: Array = numpy_helper.to_array(tensors[0])

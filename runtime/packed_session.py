@@ -82,7 +82,7 @@ def run_steps(packed: bytes, x: Array, is_step: NDArray[np.bool_]) -> tuple[Arra
 
     Returns:
         The outputs (T, B, O), and the numbers of updated neurons (T, B) and of multiply-adds (B,). The numbers are None
-        for a model that updates all neurons at every step.
+        for a model that runs all of its work at every step.
 
     Raises:
         UsageError: An input is refused.

@@ -59,7 +59,7 @@ class Session:
     `s.backend` is "native" (kernels of edgernn's library) or "portable" (standard ONNX operators), and `s.onnx` the
     onnxruntime.InferenceSession, None for a packed model. After a run or a step, `s.updates` (T, B) is the number of
     updated neurons, or under the rule delta of values of h that were sent, and `s.macs` (B,) the number of executed
-    multiply-adds, without those of an audio front end. Both are None under a rule that never skips.
+    multiply-adds, without those of an audio front end. Both are None for a model that skips nothing.
 
     Several threads may call `run` of one session. The methods that read or change the kept state (`step`, `reset`,
     `save_state`, `restore_state`) serve one thread at a time: a call while another thread is in one of them raises
@@ -152,12 +152,12 @@ class Session:
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
-        """Number of neurons (T, B) that the last run or step updated; None if the model updates all at every step."""
+        """Number of neurons (T, B) that the last run or step updated; None if the model skips nothing."""
         return _host(self._work[0]) if isinstance(self._work, tuple) else self._work.work[0]
 
     @property
     def macs(self) -> NDArray[np.int64] | None:
-        """Number of multiply-adds (B,) of the last run or step; None if the model updates all neurons at every step."""
+        """Number of multiply-adds (B,) of the last run or step; None if the model skips nothing."""
         return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
 
     @property

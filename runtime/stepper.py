@@ -49,8 +49,8 @@ class Stepper:
 
     Write the input to the array `x`, float32 (B, I), or int64 (B,) for word indices. Then call `step`, which overwrites
     the array `y` (B, O) with the O outputs. `updates` (B,) and `macs` (B,) are the numbers of updated neurons and of
-    executed multiply-adds in the last step. Both are None for a model that updates every neuron at every step. `sizes`
-    are those of the model.
+    executed multiply-adds in the last step. Both are None for a model that runs all of its work at every step.
+    `sizes` are those of the model.
     """
 
     def __init__(self, packed: bytes, batch: int, on_nonfinite: OnNonfinite = "error") -> None:

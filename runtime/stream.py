@@ -84,7 +84,7 @@ class Stream(ABC):
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
         """Numbers of updated neurons (1, B) and of executed multiply-adds (B,) in the last step.
 
-        Both are None for a model that updates every neuron at every step.
+        Both are None for a model that runs all of its work at every step.
         """
 
     @property

@@ -83,9 +83,8 @@ def test_sums_of_quantised_products_fit_into_32_bits(depth):
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if is_printed(rule)])
-@pytest.mark.parametrize(
-    "cell", ["irc-gru", *(pytest.param(cell, marks=pytest.mark.slow) for cell in ("t-lstm", "egru"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["irc-gru", "t-lstm", "egru"])
 def test_a_compiled_model_equals_the_library(cell, rule):
     content, x = exported_alone(contractive(cell, rule)), random_input(9, 1, 3)
     got, (y, updates, _) = step_in_c(content, x[:, 0]), steps(pack(content, Path("model.onnx")), x)
@@ -220,11 +219,13 @@ def test_every_kind_of_step(weights, tolerance):
     assert kinds == {kind.__name__.upper() for kind in CODES}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(9))
 def test_random_networks(seed):
     assert_graph_equals_library(*random_net(seed), tolerance=3e-5)
 
 
+@pytest.mark.slow
 def test_a_part_of_a_network_is_held():
     kinds = assert_graph_equals_library(*periodic(), steps=8)
     assert "BRANCH" in kinds

@@ -261,6 +261,20 @@ def test_computed_integers_have_no_fraction():
     assert_equals_runtime(net, *floats, net("Gather", normal(4, 6), index, axis=0), steps=6, in_float64=False)
 
 
+def test_a_branch_in_a_scan_reads_a_product_at_each_turn():
+    net = Net(x=[1, 4], parts=[3, 1, 4])
+    product = net("MatMul", "x", normal(4, 4))
+    outer, net.nodes = net.nodes, []
+    y = net.choose(
+        net("Greater", net("ReduceSum", "part", np.array([0, 1]), keepdims=0), np.float32(0)),
+        lambda: [net("Mul", product, normal(4))],
+        lambda: [net("Neg", "part")],
+    )
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("part", y)]
+    graph, net.nodes = helper.make_graph(net.nodes, "body", infos[:1], infos[1:]), outer
+    assert_equals_runtime(net, net("Scan", "parts", num_scan_inputs=1, body=graph))
+
+
 def test_a_scan_goes_over_the_rows_of_a_step():
     body = Net(last=[2], value=[2])
     low = body("Min", "last", "value")
@@ -811,10 +825,10 @@ def random_net(seed):
 
             is_held = rng.integers(2)
 
-            def rest(before=before, name=name, is_held=is_held):
+            def otherwise(before=before, name=name, is_held=is_held):
                 return [name if is_held else net("Sub", before, name)]
 
-            value = net.choose(runs, part, rest)
+            value = net.choose(runs, part, otherwise)
             states |= {name: value, **count}
         else:
             shuffled = net("Reshape", net("Transpose", value, perm=[0, 2, 1]), np.array([1, C, F]))

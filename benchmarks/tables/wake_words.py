@@ -66,8 +66,8 @@ def _targets(runs: list[dict[str, Any]]) -> str:
     rows = [["hits of unseen speakers", f"at least {100 * _HITS:.0f} %"]]
     rows[0] += [_verdict(_hits(part), _share(part) >= _HITS) for part in at]
     for title, (names, most) in _ALARMS.items():
-        rates = [_pooled(part, *names) for part in at]
-        cells = [_verdict(rate[-1], float(rate[1]) <= most * float(rate[0])) for rate in rates]
+        counts = [_heard(part, *names) for part in at]
+        cells = [_verdict(_rate(hours, alarms), alarms <= most * hours) for hours, alarms in counts]
         rows.append([f"false alarms an hour in {title}", f"at most {most:g}", *cells])
     sizes = [run["file_int8"]["packed_bytes"] for run in runs if "file_int8" in run]
     if sizes:
@@ -88,7 +88,8 @@ def _by_source(runs: list[dict[str, Any]]) -> str:
     rows = []
     for name, title in _SOURCES.items():
         minutes = np.mean([run[f"{name}_minutes"] for run in runs])
-        rows.append([title, f"{minutes:.1f}", *_pooled(runs, name)])
+        hours, alarms = _heard(runs, name)
+        rows.append([title, f"{minutes:.1f}", f"{hours:,.1f}", f"{alarms:.0f}", _rate(hours, alarms)])
     return f"{_threshold()}:\n\n{table(head, rows)}"
 
 
@@ -97,8 +98,7 @@ def _by_phrase(runs: list[dict[str, Any]]) -> str:
     rows = []
     for phrase in dict.fromkeys(run["phrase"] for run in runs):
         part = [run for run in runs if run["phrase"] == phrase]
-        rates = [_pooled(part, *names)[-1] for names, _ in _ALARMS.values()]
-        rows.append([phrase, str(len(part)), f"{100 * _share(part):.1f} %", *rates])
+        rows.append([phrase, str(len(part)), f"{100 * _share(part):.1f} %", *_rates(part)])
     return f"{_threshold()}, by phrase:\n\n{table(head, rows)}"
 
 
@@ -118,8 +118,7 @@ def _compared(starts: dict[str, list[dict[str, Any]]]) -> list[str]:
     rows = []
     for start, trained in compared.items():
         part = [run for run in trained if run["phrase"] in common]
-        rates = [_pooled(part, *names)[-1] for names, _ in _ALARMS.values()]
-        rows.append([_STARTS[start], f"{part[0]['steps']:,}", _hits(part), *rates])
+        rows.append([_STARTS[start], f"{part[0]['steps']:,}", _hits(part), *_rates(part)])
     return [f"The same {counted(len(common), 'phrase')} of one fold and seed:\n\n{table(head, rows)}"]
 
 
@@ -138,9 +137,18 @@ def _hits(runs: list[dict[str, Any]]) -> str:
     return f"{share} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _pooled(runs: list[dict[str, Any]], *sources: str) -> list[str]:
-    """Return the hours of these sources, the number of false alarms, and their rate with its interval."""
-    hours = sum(run[f"{name}_hours"] for run in runs for name in sources)
-    alarms = sum(run[f"{name}_false_alarms"] for run in runs for name in sources)
+def _heard(runs: list[dict[str, Any]], *sources: str) -> tuple[float, float]:
+    """Return the hours of these sources, and the number of false alarms in them."""
+    hours, alarms = (
+        sum(run[f"{name}_{kind}"] for run in runs for name in sources) for kind in ("hours", "false_alarms")
+    )
+    return hours, alarms
+
+
+def _rate(hours: float, alarms: float) -> str:
     low, high = (bound / hours for bound in poisson_interval(alarms))
-    return [f"{hours:.3g}", f"{alarms:.0f}", f"{alarms / hours:.2f} ({low:.2f} to {high:.2f})"]
+    return f"{alarms / hours:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _rates(runs: list[dict[str, Any]]) -> list[str]:
+    return [_rate(*_heard(runs, *names)) for names, _ in _ALARMS.values()]

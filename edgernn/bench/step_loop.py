@@ -198,8 +198,9 @@ def times_from_c(
 
     turns = itertools.cycle(parts), itertools.cycle(parts)
     count = len(many.x)
-    # each stream has other inputs
-    rows = np.resize(x, (_MOST_STEPS, count * x.shape[1]))
+    # each stream begins at another row of x
+    starts = np.arange(count) * len(x) // count
+    rows = x[(np.arange(_MOST_STEPS)[:, None] + starts) % len(x)].reshape(_MOST_STEPS, -1)
     calls = {
         PACKED: lambda: run_packed(stepper, next(turns[0]), steps),
         ONNX_RUNTIME: lambda: other.run(next(turns[1]), steps),

@@ -79,7 +79,7 @@ export class Model {
   /** The states of all layers, in the model's memory. */
   readonly state: Float32Array;
 
-  /** Neurons updated by the last step (under the rule delta, values of h sent), of all sequences; undefined if the model updates all at each step. */
+  /** Neurons updated by the last step (under the rule delta, values of h sent), of all sequences; undefined if the model skips nothing. */
   readonly updates: number | undefined;
   /** Multiply-adds of the last step, of all sequences and layers; undefined as for `updates`. */
   readonly macs: number | undefined;

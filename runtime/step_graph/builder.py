@@ -61,6 +61,7 @@ class Builder:
         # the node whose steps are added
         self.node = ""
         self._branches: tuple[Branch, ...] = ()
+        self._read: set[Value] = set()
         self.producers: dict[Value, list[Step]] = {}
         self._constants: dict[Any, Value] = {}
         self._copies: dict[int, tuple[Tensor, View]] = {}
@@ -70,6 +71,7 @@ class Builder:
             raise ValueError(f"more than {_MOST_STEPS} steps")
         step.node, step.branches = self.node, self._branches
         self.steps.append(step)
+        self._read.update(view.value for view in step.reads())
         for written in step.writes():
             self.producers.setdefault(written.value, []).append(step)
 
@@ -292,7 +294,7 @@ class Builder:
         producers = self.producers.get(view.value, [])
         if not producers or not all(isinstance(step, Linear | Depthwise) for step in producers):
             return False
-        if any(read.value is view.value for step in self.steps for read in step.reads()):
+        if view.value in self._read:
             return False
         places = addresses(view).ravel()
         if view.value.size != len(places) or len(np.unique(places)) != len(places):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgernn.errors import EdgernnError
 from edgernn.program import STORED_OPS
 from edgernn.runtime.packed_format import GRAPH, GRAPH_VERSION, LayerRecord, file_content
 from edgernn.runtime.step_graph.lowering import Lowered
@@ -77,9 +78,13 @@ def encode(graph: Lowered, updates: int = 0, macs: int = 0) -> Content:
     """Return the packed file of a step graph, with the work of a step in layers that cannot skip where others do.
 
     In a graph with branches, the work is that of all operations.
+
+    Raises:
+        EdgernnError: A part of a graph with branches has more multiply-adds than the file can state.
     """
     if any(isinstance(step, Branch) for step in graph.steps):
         updates, macs = work(step for step in graph.steps if not step.branches)
+        _check_work(macs, "outside of branches")
     return _Encoder(graph).content(updates, macs)
 
 
@@ -117,6 +122,13 @@ def work(steps: Iterable[Step]) -> tuple[int, int]:
     counted = [step for step in steps if not (isinstance(step, Recurrent) and step.layer.skips)]
     updates = sum(step.steps * step.rows * step.outputs for step in counted if isinstance(step, Recurrent))
     return updates, sum(step.macs for step in counted)
+
+
+def _check_work(macs: int, where: str) -> None:
+    if macs >= 1 << 31:
+        raise EdgernnError(
+            f"{where}: expected fewer than 2^31 multiply-adds a step, got {macs:,}; use a smaller network"
+        )
 
 
 class _Encoder:
@@ -213,8 +225,9 @@ class _Encoder:
 
     def _step(self, step: Step) -> None:
         if isinstance(step, Branch):
-            inner = [other for other in self._graph.steps if other.branches == (*step.branches, step)]
-            self._emit(step, [*self._place(step.condition), step.wanted, *work(inner), 0])
+            updates, macs = work(inner for inner in self._graph.steps if inner.branches == (*step.branches, step))
+            _check_work(macs, step.node)
+            self._emit(step, [*self._place(step.condition), step.wanted, updates, macs, 0])
             # the number of its steps, which are still to be written
             self._lengths[step] = len(self._ints) - 1
         elif isinstance(step, Move):

@@ -354,15 +354,15 @@ class _Lowering:
             return
         body = bodies["then_branch" if condition.any() else "else_branch"]
         try:
-            self._body(body)
+            results = self._body(body)
         except EdgernnError as error:
             comparison = self._comparison(proto.input[0])
             if comparison is None:
                 raise
             reason = f"{comparison} is {str(bool(condition.any())).lower()}"
             raise type(error)(f"{error}; the model runs this node as {reason}: try another --value") from error
-        for name, value in zip(proto.output, body.output, strict=True):
-            self._bind(name, self._read(value.name))
+        for name, result in zip(proto.output, results, strict=True):
+            self._bind(name, result)
 
     def _body(self, body: onnx.GraphProto) -> list[Tensor]:
         """Add the nodes of a body, and return its outputs."""
@@ -377,15 +377,18 @@ class _Lowering:
     ) -> None:
         """Add the nodes of both bodies of If, of which one runs in each step, and copy its outputs to one place."""
         if math.prod(condition.shape) != 1:
-            raise UsageError(f"{title}: expected a condition of one number, got {condition.shape}; {_REMEDY}")
-        view = self._builder.view(condition)
+            raise UsageError(
+                f"{title}: expected a condition of one number, got the shape {condition.shape}; reduce it to one number, "
+                "such as by ReduceMax"
+            )
+        name, view = self._builder.node, self._builder.view(condition)
         place = Operand(view.value, view.offset, [])
         self._readers.subtract(_values(condition))
         targets: list[View] = []
         for body, wanted in zip(bodies, (True, False), strict=True):
             with self._builder.branch(place, wanted=wanted):
                 results = self._body(body)
-                self._builder.node = f"{proto.op_type} {proto.name or next(iter(proto.output), '')}"
+                self._builder.node = name
                 shapes = [tuple(result.shape) for result in results]
                 if wanted:
                     targets = [self._builder.copy(result, range(len(result.shape))) for result in results]
@@ -426,7 +429,7 @@ class _Lowering:
         states, sequences = tensors[:count], tensors[count:]
         turns = sequences[0].shape[0]
         # values from outside the body are read at each turn
-        for name in {name for node in body.node for name in node.input} & {*self._tensors}:
+        for name in set[str]().union(*map(values_read, body.node)) & {*self._tensors}:
             self._readers.update(dict.fromkeys(_values(self._tensors[name]), turns))
         collected: list[list[Tensor]] = []
         for turn in range(turns):

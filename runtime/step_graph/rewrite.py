@@ -164,9 +164,9 @@ def _forward(steps: list[Step]) -> list[Step]:
     return [step for step in steps if step not in removed]
 
 
-def _is_within(steps: Iterable[Step], other: Step) -> bool:
-    """Return True if none of the steps runs without another one."""
-    return all(step.branches[: len(other.branches)] == other.branches for step in steps)
+def _is_within(steps: Iterable[Step], outer: Step) -> bool:
+    """Return True if none of the steps runs in a turn without the step `outer`."""
+    return all(step.branches[: len(outer.branches)] == outer.branches for step in steps)
 
 
 def _redirected(step: Step, old: Value, new: Value, table: Array) -> Callable[[], None] | None:

@@ -43,7 +43,8 @@ struct TileShape {
 };
 
 // The largest tile of at most `rows` rows whose sums, of this number of gates, fit in registers.
-// Products of int8 weights need more registers beside the sums, so they have 1, 2 or 4 rows.
+// Products of int8 weights need more registers beside the sums, so the largest one has 1, 2 or 4
+// rows.
 constexpr TileShape FitTile(int gates, std::int64_t rows, NumberType type = NumberType::kFloat32) {
   TileShape shape{1, 0};
   const bool is_int8 = type == NumberType::kInt8;

@@ -20,7 +20,7 @@
 //               If n is 0, from and index                     one part, whose index is in a value
 //   fourier     from, to, rows, from stride, to stride, N, window
 //   branch      from, wanted, updates, macs, n                runs the next n steps if a number is
-//               (without `wanted`, if it is 0)                not 0
+//                                                             not 0, or without `wanted` if it is 0
 //
 // An operand of a program is a value, an offset, two strides of rows, and the stride of columns, 0
 // or 1; a result is the same without the last. An instruction is its code and three values or -1:
@@ -106,8 +106,8 @@ struct Graph {
   std::uint64_t scratch_bytes;
   const float* features;  // (B, bands), of the last call; null if the source has none
   std::int64_t bands;
-  bool skips;                  // a layer has a rule that skips, or a branch is there
-  std::int64_t updates, macs;  // of a step and stream, of what cannot skip
+  bool skips;                  // a layer has a rule that skips, or the graph has a branch
+  std::int64_t updates, macs;  // of a step and stream, without what may be skipped
 };
 
 // Checks the values of a graph, and lists the initial value of each state. Returns false and sets

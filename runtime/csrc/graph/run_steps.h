@@ -36,8 +36,8 @@ struct LookupStep : Step {
 
 void RunLookupStep(const Step& step, const StepCall& call);
 
-// Steps that run only if a number of the stream is not 0, or if it is. It has no function of its
-// own: RunGraph goes on behind its steps.
+// Steps that run only if a number of the stream is not 0 (`wanted`) or is 0 (not `wanted`). It has
+// no function of its own: RunGraph goes on behind its steps.
 struct BranchStep : Step {
   Place from;
   bool wanted;

@@ -127,7 +127,8 @@ EDGERNN_API EdgernnStatus edgernn_profile(EdgernnModel* model, const float* x, f
                                           int64_t* nanoseconds, int64_t count);
 
 /* Counts of the last step, (B,) each: neurons that were updated, or under the rule delta values of
- * h that were sent; and multiply-adds of all layers. Both are null if no rule of a layer skips. */
+ * h that were sent; and multiply-adds. Both are null if no rule of a layer skips and the file has
+ * no If that the graph decides; then *updates is null if the file has no layer. */
 EDGERNN_API EdgernnStatus edgernn_work(const EdgernnModel* model, const int64_t** updates,
                                        const int64_t** macs);
 

@@ -32,7 +32,7 @@ struct StepCall {
   float* y;        // (B, O)
   void* scratch;
   std::int64_t* updates;      // (B,), only if a layer skips
-  std::int64_t* macs;         // (B,), only if a layer skips
+  std::int64_t* macs;         // (B,), only if a layer or a branch skips
   std::int64_t* nanoseconds;  // null, or of each step, to which its time is added
 
   [[gnu::always_inline]] float* Find(const Place& place) const {
