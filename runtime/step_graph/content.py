@@ -78,9 +78,6 @@ def encode(graph: Lowered, updates: int = 0, macs: int = 0) -> Content:
     """Return the packed file of a step graph, with the work of a step in layers that cannot skip where others do.
 
     In a graph with branches, the work is that of all operations.
-
-    Raises:
-        EdgernnError: A part of a graph with branches has more multiply-adds than the file can state.
     """
     if any(isinstance(step, Branch) for step in graph.steps):
         updates, macs = work(step for step in graph.steps if not step.branches)

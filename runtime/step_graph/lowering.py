@@ -378,7 +378,7 @@ class _Lowering:
         """Add the nodes of both bodies of If, of which one runs in each step, and copy its outputs to one place."""
         if math.prod(condition.shape) != 1:
             raise UsageError(
-                f"{title}: expected a condition of one number, got the shape {condition.shape}; reduce it to one, "
+                f"{title}: expected a condition of one number, got {condition.shape}; reduce it to one, "
                 "such as by ReduceMax"
             )
         name, view = self._builder.node, self._builder.view(condition)
