@@ -72,7 +72,7 @@ def _text(result: Any) -> str:
     help="Folder for the run directories and the table.  [default: runs/TABLE, or runs/TABLE-quick with --quick]",
 )
 @data_folder
-@training_device
+@training_device()
 @click.option(
     "--known",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, PATH, data_folder, training_threads
+from edgernn.cli.options import COUNT, PATH, data_folder, training_device, training_threads
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -26,13 +26,7 @@ def _text(result: dict[str, Any]) -> str:
     "--threads; 1 on a GPU]",
 )
 @training_threads
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Device to train on: auto is cuda if a GPU is available.",
-)
+@training_device("cpu")
 @click.option(
     "--part",
     metavar="K/N",

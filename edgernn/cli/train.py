@@ -163,7 +163,7 @@ def _sections(
     show_default=True,
     help="Random seed for weights and data.",
 )
-@training_device
+@training_device()
 @click.option(
     "--devices",
     type=COUNT,
