@@ -86,9 +86,9 @@ class _Check:
 
     def run_graph(self, graph: "onnx.GraphProto", values: Values, turns: int, depth: int) -> Values:
         """Return the values of a graph; `values` are those that it can read besides its own."""
-        own = {given.name: _Value(_shortest(given.type)) for given in graph.input}
-        own |= {tensor.name: _stored(tensor) for tensor in graph.initializer}
-        return self._run(graph.node, ChainMap(own, *values.maps), {}, turns, depth)
+        known = {value.name: _Value(_shortest(value.type)) for value in graph.input}
+        known |= {tensor.name: _stored(tensor) for tensor in graph.initializer}
+        return self._run(graph.node, ChainMap(known, *values.maps), {}, turns, depth)
 
     def _run(
         self,
@@ -106,9 +106,9 @@ class _Check:
                 self._refuse(node, f"functions that have about as many nodes as its {self._size:,} bytes", "more")
             node = _bound(node, attributes)  # noqa: PLW2901
             if (function := self._functions.get((node.domain, node.op_type))) is not None:
-                given = zip(function.input, (values.get(name, _Value()) for name in node.input), strict=False)
-                own = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
-                inner = self._run(function.node, ChainMap(dict(given)), own, turns, depth + 1)
+                arguments = zip(function.input, (values.get(name, _Value()) for name in node.input), strict=False)
+                settings = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
+                inner = self._run(function.node, ChainMap(dict(arguments)), settings, turns, depth + 1)
                 outputs = [inner.get(name, _Value()) for name in function.output]
             elif any(a.HasField("g") for a in node.attribute):
                 outputs = self._run_bodies(node, values, turns, depth)
@@ -220,12 +220,12 @@ def _most_turns(node: "onnx.NodeProto", values: Values) -> int:
     return int(_numbers(most).reshape(-1)[0]) if most is not None and _count(most.dims) > 0 else 1
 
 
-def _shortest(given: "onnx.TypeProto") -> "onnx.TypeProto":
+def _shortest(declared: "onnx.TypeProto") -> "onnx.TypeProto":
     """Return the type of an input with a length of 1 for each variable axis."""
     from onnx import TypeProto
 
     result = TypeProto()
-    result.CopyFrom(given)
+    result.CopyFrom(declared)
     for dim in result.tensor_type.shape.dim if result.HasField("tensor_type") else ():
         if not dim.HasField("dim_value"):
             dim.dim_value = 1
