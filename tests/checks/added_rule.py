@@ -66,7 +66,7 @@ def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path) -> 
         "OMP_NUM_THREADS": "1",
         "TRITON_INTERPRET": "1",
     }
-    words = ["-q", "-x", "-m", "not slow", "-k", "tiring", "-p", "tests.added_rule.plugin", "-p", "no:cacheprovider"]
+    words = ["-q", "-x", "-k", "tiring", "-p", "tests.added_rule.plugin", "-p", "no:cacheprovider"]
     report = tmp_path / "report.xml"
     files = [f"--junitxml={report}", *(f"tests/test_{name}.py" for name in READERS)]
     process = subprocess.run(
