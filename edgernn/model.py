@@ -34,6 +34,7 @@ with needed_by("edgernn.model"):
         without_padding,
     )
     from edgernn.rounded_weights import Rounding
+    from edgernn.rules.base import UpdateRule
 
 
 class RecurrentModel(Recorder, nn.Module):
@@ -141,10 +142,14 @@ class RecurrentModel(Recorder, nn.Module):
         losses = [trace.imputation_loss for trace in self.traces if trace.imputation_loss is not None]
         return torch.stack(losses).sum() if losses else None
 
+    def rules(self) -> list[UpdateRule]:
+        """List the update rules of the network."""
+        return [layer.rule for layer in self.recurrent_layers()]
+
     def anneal(self, epoch: int) -> None:
         """Sharpen the surrogate gradients of the update rules. Training calls it before each epoch; the first is 0."""
-        for layer in self.recurrent_layers():
-            layer.rule.anneal(epoch)
+        for rule in self.rules():
+            rule.anneal(epoch)
 
     def prune(self, step: int, steps: int) -> None:
         """Prune block-sparse weights on a schedule; training calls this before each step.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers for networks of one's own: recurrent layers, a single step of one, and causal convolutions with a state.
+"""Layers for networks of one's own: recurrent ones, a single step of one, causal convolutions, parts that skip steps.
 
 A network of these layers is an ordinary torch module: it trains in one's own loop, and `edgernn.export.to_onnx` writes
 it to a file. Recurrent layers run on the fused kernels by themselves, as in `edgernn train`; `Recurrent.backend` names
@@ -19,6 +19,7 @@ with needed_by("edgernn.nn"):
     from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
     from edgernn.cells.base import Cell
+    from edgernn.conditional import Conditional, conditionals
     from edgernn.config import LayerConfig
     from edgernn.convert import check_permanent, copy_weights, suffixes
     from edgernn.errors import UsageError
@@ -34,6 +35,7 @@ with needed_by("edgernn.nn"):
 
 __all__ = [
     "CausalConv1d",
+    "Conditional",
     "Conversion",
     "Recurrent",
     "RecurrentCell",
@@ -504,7 +506,7 @@ def _counted(module: nn.Module) -> list[_Recurrent | RecurrentModel]:
 def _begin(module: nn.Module, inputs: Any) -> None:
     """Forget the calls of recurrent layers before a forward pass of a network."""
     if not torch.compiler.is_compiling():
-        for part in recurrent_modules(module):
+        for part in (*recurrent_modules(module), *conditionals(module)):
             part.begin_pass()
 
 
@@ -533,12 +535,14 @@ def budget(module: nn.Module) -> Tensor:
 
     Returns:
         The mean number of updates of a neuron in a sequence, summed over the calls of the recurrent layers in `module`,
-        a scalar.
+        and of runs of each part under `Conditional`; a scalar.
 
     Raises:
         UsageError: The module has no recurrent layer, or it has not been called yet.
     """
-    return torch.stack([trace.budget for _, trace in _traces(module)]).sum()
+    traces = [trace for _, trace in _traces(module)]
+    traces += [trace for part in conditionals(module) for trace in part.calls()]
+    return torch.stack([trace.budget for trace in traces]).sum()
 
 
 def update_rate(module: nn.Module) -> float:
@@ -586,7 +590,7 @@ class Steer:
             raise UsageError(f"skip: expected a share from 0 to 1, got {skip}; pass 0.8 to skip 80 % of the updates")
         if steps < 1:
             raise UsageError(f"steps: expected the number of training steps, got {steps}; pass at least 1")
-        rules = {type(part.rule) for part in module.modules() if isinstance(part, RecurrentLayer)}
+        rules = {type(part.rule) for part in module.modules() if isinstance(part, RecurrentLayer | Conditional)}
         for rule in rules if not any(rule.steerable() for rule in rules) else ():
             check_steerable("skip", rule)
         _counted(module)

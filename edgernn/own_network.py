@@ -10,17 +10,17 @@ second argument `state`, None at first, and returns (y, state).
 import copy
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from edgernn.cell_files import described, line_of
 from edgernn.cells.base import State
+from edgernn.conditional import conditionals
 from edgernn.config import NetworkConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.frontends import LogMel
@@ -29,6 +29,7 @@ from edgernn.model import ConfiguredModel
 from edgernn.nn import convert, recurrent_modules
 from edgernn.rounded_weights import Rounding, matrices
 from edgernn.rules.base import UpdateRule
+from edgernn.state_layout import StateLayout
 
 # names of constructor arguments that the task sets
 FROM_TASK = ("input_size", "output_size", "vocabulary")
@@ -36,33 +37,6 @@ FROM_TASK = ("input_size", "output_size", "vocabulary")
 _TRIED = 32
 # relative difference in float64 from which two halves of a sequence do not give what the whole gives
 _APART = 1e-6
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Layout of a network's state: its nesting, and each tensor's shape without the batch and axis of the batch."""
-
-    spec: pytree.TreeSpec
-    shapes: tuple[tuple[int, ...], ...]
-    axes: tuple[int, ...]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Layout":
-        # nothing in it changes, and torch warns of copies of a TreeSpec
-        return self
-
-    def flat(self, state: Any) -> State:
-        """Return the tensors of a nested state as (B, n), without those of no numbers."""
-        leaves = zip(pytree.tree_leaves(state), self.axes, strict=True)
-        return tuple(leaf.movedim(axis, 0).flatten(1) for leaf, axis in leaves if leaf.numel())
-
-    def nested(self, state: State, like: Tensor, batch: int) -> Any:
-        """Return the nested state of tensors (B, n)."""
-        tensors = iter(state)
-        leaves = [
-            (next(tensors).reshape(batch, *shape) if 0 not in shape else like.new_zeros(batch, *shape)).movedim(0, axis)
-            for shape, axis in zip(self.shapes, self.axes, strict=True)
-        ]
-        return pytree.tree_unflatten(leaves, self.spec)
 
 
 class OwnNetwork(ConfiguredModel):
@@ -126,12 +100,16 @@ class OwnNetwork(ConfiguredModel):
     @property
     def rule_kind(self) -> str | None:
         """Kind of the rules that skip (`UpdateRule.kind`), or None without one kind."""
-        kinds = {layer.rule.kind for layer in self.recurrent_layers() if layer.rule.can_skip}
+        kinds = {rule.kind for rule in self.rules() if rule.can_skip}
         return kinds.pop() if len(kinds) == 1 else None
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List the `RecurrentLayer` objects of the network."""
         return [layer for part in recurrent_modules(self.network) for layer in part.recurrent_layers()]
+
+    def rules(self) -> list[UpdateRule]:
+        """List the update rules of the layers, and of parts that run at some steps only."""
+        return [*super().rules(), *(part.rule for part in conditionals(self.network))]
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         """Return the initial states of `batch` sequences, the front end's first, in dtype and device of `like`."""
@@ -155,7 +133,7 @@ class OwnNetwork(ConfiguredModel):
         if self.vocabulary is None:
             x = (x - self.input_mean) / self.input_std
         parts = recurrent_modules(self.network)
-        for part in parts:
+        for part in (*parts, *conditionals(self.network)):
             part.begin_pass()
         y, last = self._called(x, before)
         expected = ((steps,) if self.output == "all" else ()) + (batch, self.output_size)
@@ -175,6 +153,10 @@ class OwnNetwork(ConfiguredModel):
         traces = [trace for part in parts for trace in part.calls()]
         if self._background is not None:
             traces = [_marked(trace, self._background) for trace in traces]
+        # the penalty of parts that run at some steps, which are no layers, counts in the first layer's
+        penalties = [trace.budget for part in conditionals(self.network) for trace in part.calls()]
+        if penalties:
+            traces[0] = replace(traces[0], budget=torch.stack([traces[0].budget, *penalties]).sum())
         self.record(traces)
         return y, (*heard, *last) if self._layout is not None else ()
 
@@ -228,30 +210,14 @@ class OwnNetwork(ConfiguredModel):
         return network
 
     @torch.no_grad()
-    def _find_layout(self) -> _Layout:
+    def _find_layout(self) -> StateLayout:
         """Find the layout of the state from runs of one step with two and with three sequences."""
-        leaves, specs = [], []
+        states = []
         for batch in (2, 3):
             shape = (1, batch) if self.vocabulary is not None else (1, batch, self.config.features)
             x = torch.zeros(shape, dtype=torch.int64 if self.vocabulary is not None else torch.float32)
-            _, state = self._split(self._guarded(partial(self.network, x)))
-            leaves.append(pytree.tree_leaves(state))
-            specs.append(pytree.tree_structure(state))
-        title = self.config.title
-        if specs[0] != specs[1] or not leaves[0] or not all(map(_is_floats, leaves[0])):
-            raise UsageError(f"{title}: forward: expected a state of float tensors, got {state!r:.80}; return those")
-        shapes, axes = [], []
-        for two, three in zip(*leaves, strict=True):
-            axis = [i for i, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if (a, b) == (2, 3)]
-            rest = two.movedim(axis[0], 0).shape[1:] if len(axis) == 1 else None
-            if rest is None or rest != three.movedim(axis[0], 0).shape[1:]:
-                raise UsageError(
-                    f"{title}: forward: expected a state of one size for each sequence, got {tuple(two.shape)} for two "
-                    f"and {tuple(three.shape)} for three sequences; give the batch an axis of its own"
-                )
-            shapes.append(tuple(rest))
-            axes.append(axis[0])
-        return _Layout(specs[0], tuple(shapes), tuple(axes))
+            states.append(self._split(self._guarded(partial(self.network, x)))[1])
+        return StateLayout.of(states, f"{self.config.title}: forward")
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """Call the network in evaluation mode, without its errors: each becomes a sentence."""
@@ -313,10 +279,6 @@ def _marked(trace: Trace, background: Tensor) -> Trace:
             return trace
         background = background[torch.arange(steps, device=background.device) * len(background) // steps]
     return replace(trace, background=background)
-
-
-def _is_floats(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _arguments(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:

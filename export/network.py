@@ -21,6 +21,7 @@ from edgernn import __version__
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.axes import name_axes
 from edgernn.export.check import Check, check_numbers, recorded_margins
+from edgernn.export.conditional import nodes_within, place_parts
 from edgernn.export.graph import IR_VERSION, define_functions, describe_functions, fold, layer_functions
 from edgernn.export.layer_functions import call_exporter, op_attributes
 from edgernn.files import replacing
@@ -28,6 +29,7 @@ from edgernn.kernels.recurrent_op import NODE_LAYER, layer_of
 from edgernn.layer import RecurrentLayer, python_loop
 from edgernn.nn import CausalConv1d, Recurrent, convert
 from edgernn.padding import UNKNOWN_STATES
+from edgernn.rules.base import UpdateRule
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path, no_native, onnxruntime, register
 from edgernn.tolerance import TOLERANCE
 
@@ -99,12 +101,12 @@ def model_of(
         The model, its layers in the order of their nodes, and the limits of its axes, see `name_axes`.
     """
     program = _traced(network, arguments, inputs, outputs, dynamic_shapes)
-    proto = add_functions(program)
+    proto, layers = _completed(program)
     leaves = [leaf for leaf in pytree.tree_leaves(arguments) if leaf is not None]
     shapes = {name: leaf.shape for name, leaf in zip(inputs, leaves, strict=True)}
     fits = partial(_file_fits, network, proto, arguments, inputs, outputs)
     limits = name_axes(proto, program.exported_program, _states(inputs, outputs), shapes, fits)
-    return proto, [layer_of(key) for key in _layer_keys(program.model_proto)], limits
+    return proto, layers, limits
 
 
 def _states(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
@@ -144,12 +146,6 @@ def write_checked(
         return _compare(network, temporary, arguments, inputs, outputs, info["kernels"])
 
 
-def _layer_keys(proto: onnx.ModelProto) -> list[str]:
-    """Return the keys of the layers of a graph from torch.onnx.export, in the order of its nodes."""
-    props = ({p.key: p.value for p in node.metadata_props} for node in proto.graph.node)
-    return [named[NODE_LAYER] for named in props if NODE_LAYER in named]
-
-
 def add_functions(program: Any) -> onnx.ModelProto:
     """Complete the result of torch.onnx.export for a module with layers of edgernn.
 
@@ -166,23 +162,28 @@ def add_functions(program: Any) -> onnx.ModelProto:
         UsageError: The model has no layer of edgernn, or more than 16 kinds of them, or it reads another state than h
             at the ends of sequences of unequal lengths.
     """
+    return _completed(program)[0]
+
+
+def _completed(program: Any) -> tuple[onnx.ModelProto, list[RecurrentLayer]]:
+    """Return the result of `add_functions`, and its layers in the order of their nodes."""
     proto = onnx.ModelProto()
     proto.CopyFrom(program if isinstance(program, onnx.ModelProto) else program.model_proto)
-    if any(node.op_type == UNKNOWN_STATES.split("::")[1] for node in proto.graph.node):
+    has_parts = place_parts(proto.graph)
+    if any(node.op_type == UNKNOWN_STATES.split("::")[1] for node in nodes_within(proto.graph)):
         raise UsageError(
             "lengths: expected outputs that read y and the state h alone, as a file has no other state, such as c, at "
             "the end of each sequence; leave out that state or the lengths"
         )
-    keys = _layer_keys(proto)
-    if not keys:
+    known = [(node, p.value) for node in nodes_within(proto.graph) for p in node.metadata_props if p.key == NODE_LAYER]
+    if not known and not has_parts:
         raise UsageError(
             "program: expected a module with a recurrent layer of edgernn, got none; convert the module first: "
             "edgernn.nn.convert(module).module"
         )
-    functions = layer_functions([layer_of(key) for key in keys])
-    nodes = [node for node in proto.graph.node if any(p.key == NODE_LAYER for p in node.metadata_props)]
-    for i, (node, key, function) in enumerate(zip(nodes, keys, functions, strict=True)):
-        layer = layer_of(key)
+    layers = [layer_of(key) for _, key in known]
+    functions = layer_functions(layers)
+    for i, ((node, _), layer, function) in enumerate(zip(known, layers, functions, strict=True)):
         node.op_type, node.domain, node.name = function.name, DOMAIN, f"layer{i}"
         attributes = op_attributes(layer) | function.attributes
         node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
@@ -191,7 +192,7 @@ def add_functions(program: Any) -> onnx.ModelProto:
     del proto.functions[:]
     proto.functions.extend(define_functions(dict.fromkeys(functions)))
     _strip(proto)
-    return proto
+    return proto, layers
 
 
 def _strip(proto: onnx.ModelProto) -> None:
@@ -199,7 +200,7 @@ def _strip(proto: onnx.ModelProto) -> None:
     proto.ir_version = IR_VERSION
     proto.producer_name, proto.producer_version = "edgernn", __version__
     del proto.metadata_props[:], proto.graph.metadata_props[:], proto.graph.value_info[:]
-    for part in (*proto.graph.node, *proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+    for part in (*nodes_within(proto.graph), *proto.graph.input, *proto.graph.output, *proto.graph.initializer):
         del part.metadata_props[:]
     opsets = {entry.domain: entry.version for entry in proto.opset_import if entry.domain in ("", DOMAIN)}
     del proto.opset_import[:]
@@ -330,7 +331,7 @@ def _changed(arguments: tuple[Any, ...], size: float, generator: torch.Generator
 
 def _without_ties(network: nn.Module, arguments: tuple[Any, ...], generator: torch.Generator) -> tuple[Any, ...]:
     """Return arguments on which no decision of an update rule is so close to its threshold that rounding flips it."""
-    rules = [part.rule for part in network.modules() if isinstance(part, RecurrentLayer) and part.rule.can_skip]
+    rules = [part for part in network.modules() if isinstance(part, UpdateRule) and part.can_skip]
     if not rules:
         return arguments
     tried = arguments

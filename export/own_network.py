@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from edgernn import __version__
 from edgernn.cell_files import described
+from edgernn.conditional import conditionals
 from edgernn.costs import model_cost
 from edgernn.errors import UsageError
 from edgernn.export.axes import axes_of
 from edgernn.export.check import Check, check_numbers
+from edgernn.export.conditional import nodes_within
 from edgernn.export.frontend import add_frontend
 from edgernn.export.graph import add_sum, describe_functions, fold, layer_functions
 from edgernn.export.model_graph import ModelGraph
@@ -174,7 +176,8 @@ def _takes(network: OwnNetwork, x: Tensor) -> bool:
 
 def _counts_steps(network: OwnNetwork, steps: int) -> bool:
     """True if a layer can skip, and each that can decided at each of the `steps` of x in the last forward pass."""
-    if any(isinstance(part, Recurrent) and part.bidirectional for part in network.modules()):
+    # a part that runs at some steps is no node of the graph
+    if conditionals(network) or any(isinstance(part, Recurrent) and part.bidirectional for part in network.modules()):
         return False
     pairs = zip(network.recurrent_layers(), network.traces, strict=True)
     counts = [0 if trace.decisions is None else len(trace.decisions) for layer, trace in pairs if layer.rule.can_skip]
@@ -208,7 +211,7 @@ def _add_counts(proto: onnx.ModelProto, layers: list[RecurrentLayer]) -> None:
 
 def _store(proto: onnx.ModelProto, weights: str) -> None:
     """Store the matrices that are rounded to the type `weights` in it; nodes convert them to float32."""
-    rows = {name: axis for node in proto.graph.node for name, axis in _rows(node)}
+    rows = {name: axis for node in nodes_within(proto.graph) for name, axis in _rows(node)}
     graph, kept = ModelGraph(weights), []
     for tensor in proto.graph.initializer:
         if tensor.name not in rows or len(tensor.dims) < 2 or tensor.data_type != TensorProto.FLOAT:

@@ -103,8 +103,8 @@ def train_step(
     if config.optimizer.clip is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.optimizer.clip, norm)
     optimizer.step()
-    for layer in model.recurrent_layers():
-        layer.rule.constrain()
+    for rule in model.rules():
+        rule.constrain()
     return value, carry
 
 

@@ -341,7 +341,7 @@ def _tried(plan: Plan) -> Plan:
         network = replace(plan, device="cpu").network()
     assert isinstance(network, OwnNetwork)
     network.check(next(plan.task.validation.chunks(2)).x)
-    rules = [type(layer.rule) for layer in network.recurrent_layers()]
+    rules = [type(rule) for rule in network.rules()]
     if plan.config.skip is not None and not any(rule.steerable() for rule in rules):
         check_steerable("skip", rules[0])
     return replace(plan, can_skip=any(rule.can_skip for rule in rules))
