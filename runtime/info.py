@@ -33,6 +33,10 @@ def _is_name(value: Any) -> bool:
     return type(value) is str and value != "" and value.isascii()
 
 
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
 def _is_flag(value: Any) -> bool:
     return type(value) is bool
 
@@ -42,7 +46,7 @@ def _list_of(check: Check) -> Check:
 
 
 def _is_names(value: Any, count: int) -> bool:
-    return type(value) is list and len(value) == count and all(type(name) is str for name in value)
+    return type(value) is list and len(value) == count and all(map(_is_text, value))
 
 
 def _is_state(value: Any) -> bool:
@@ -69,9 +73,10 @@ def _is_reading(value: object) -> bool:
     return (
         # files of earlier versions have neither "sequence" nor "targets"
         value.keys() - {"sequence", "targets"} == {"time", "missing", *rates, *sizes, *lists}
-        and all(_list_of(_is_name)(value[key]) for key in lists)
-        and all(value.get(key) is None or _is_name(value[key]) for key in ("time", "sequence"))
-        and (value.get("targets", []) == [] or _list_of(_is_name)(value["targets"]))
+        # users name their columns
+        and all(_list_of(_is_text)(value[key]) for key in lists)
+        and all(value.get(key) is None or _is_text(value[key]) for key in ("time", "sequence"))
+        and (value.get("targets", []) == [] or _list_of(_is_text)(value["targets"]))
         and type(value["missing"]) is bool
         and all(value[key] is None or (_is_number(value[key]) and value[key] > 0) for key in rates)
         and all(value[key] is None or _is_size(value[key]) for key in sizes)

@@ -61,7 +61,7 @@ def write_recordings(folder, people=8):
     folder.mkdir(parents=True)
     for i in range(2 * people):
         rng = np.random.default_rng(i)
-        lines = ['"time (s)";"acc x";"acc y";"acc z";note;activity;person']
+        lines = ['"time (s)";"acc α";"acc y";"acc z";note;activity;person']
         for t, *values, label in motion(rng, [ACTIVITIES[k] for k in rng.permutation(3)]):
             numbers = [comma(t, 3), *(comma(value, 4) for value in values)]
             lines.append(";".join([*numbers, "ok", f'"{label}"', f"p{i // 2}"]))
@@ -86,7 +86,7 @@ def test_recordings_become_a_packed_model_with_names_of_classes(tmp_path, monkey
     said = capsys.readouterr().err.splitlines()[:5]
     assert said[0].endswith("rows, decimal commas")
     assert said[1] == "time: time (s), 50 rows a second, resampled to 50, split at gaps above 1 s"
-    assert said[2] == "channels: acc x, acc y, acc z; not read: note"
+    assert said[2] == "channels: acc α, acc y, acc z; not read: note"
     assert said[3] == "label: activity, one for each sequence; classes: climb stairs, sit, walk"
     assert said[4].startswith("split by person: train p")
     assert main(["export", str(run)]) == 0
@@ -104,7 +104,7 @@ def test_recordings_become_a_packed_model_with_names_of_classes(tmp_path, monkey
     assert all(name.encode() in packed.read_bytes() for name in ACTIVITIES)
     # a raw file, with its columns of time and labels
     raw = source / "recording 01.CSV"
-    with pytest.warns(match=r"not read: note, activity, person; the channels are acc x, acc y, acc z"):
+    with pytest.warns(match=r"not read: note, activity, person; the channels are acc α, acc y, acc z"):
         answer = run_file(run / "model.onnx", raw)
     assert answer["classes"] == ["climb stairs", "sit", "walk"]
     with pytest.warns(match=r"not read: time \(s\), note, activity, person"):
