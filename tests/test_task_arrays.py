@@ -6,13 +6,14 @@ import io
 import json
 import re
 import zipfile
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import get_type_hints
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
@@ -678,6 +679,8 @@ def test_lists_of_arrays_become_a_trained_run_that_predicts_classes(tmp_path, mo
     again = train(file, "gru", out=tmp_path / "again", **settings)
     resumed = train((x, y), "gru", out=run.path, resume=True, **settings)
     same = train(list_dataset(x, y), "gru", out=tmp_path / "dataset", **settings)
+    objects = np.array(x, object), np.array(y, object)
+    np.testing.assert_equal(*(dict(np.load(save_data(data, tmp_path))) for data in ((x, y), objects)))
     assert again["cross_entropy"] == resumed["cross_entropy"] == same["cross_entropy"] == run["cross_entropy"]
     with pytest.raises(UsageError, match=r"fingerprint: the run in .* has '\w+', got '\w+'"):
         train((x[1:], y[1:]), "gru", out=run.path, resume=True, **settings)
@@ -722,11 +725,17 @@ class Column(list):
 class PandasFrame(dict):
     """A DataFrame of pandas, as far as it is read: it is not installed here."""
 
-    index = range(0)
+    # rows that were selected from a larger frame
+    index = SimpleNamespace(names=[None], dtype=np.dtype(int))
     columns = property(list)
 
-    def reset_index(self):
-        return self
+
+class NamesTwice(PandasFrame):
+    columns = property(lambda self: ["u", "u"])
+
+
+class NamesOfLevels(PandasFrame):
+    columns = property(lambda self: [("u", "x"), ("u", "y")])
 
 
 def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
@@ -764,12 +773,52 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
             "x: .* got a masked array; fill them",
         ),
         ({"x": [[[1.0], [2.0, 3.0]]] * 9}, "x: expected an array, got list .*; pass an array"),
+        # targets of other lengths than their sequences
+        (
+            ([np.zeros((3, 1)), np.zeros((4, 1))], [[0, 1, 0, 1], [0, 1, 0]]),
+            "y: expected a target for each of the 3 steps of sequence 0, got 4",
+        ),
+        (
+            {"x": np.zeros((2, 4, 1)), "y": [[0, 1, 0, 1], [0, 1, 0]]},
+            "y: expected a target for each of the 4 steps of sequence 1, got 3",
+        ),
+        (
+            {"x": np.zeros((2, 4, 1)), "y": [[0, 1, 0, 1], [0, 1, 0]], "lengths": [4, 2]},
+            "y: expected a target for each of the 2 steps of sequence 1, got 3",
+        ),
+        (
+            {"lengths": [3, 3], "x": [np.zeros((3, 1)), np.zeros((4, 1))], "y": [0, 1]},
+            "lengths: expected those of the sequences in x, which differ, got others; leave lengths out",
+        ),
+        ((np.zeros((2, 4, 1)), ["a", ""]), "y: expected a class for each sequence, got '' at index 1"),
+        ((np.zeros((2, 4, 1)), [b"a", b"b"]), r"y: expected numbers or texts \(str\), got bytes"),
+        ((np.zeros((2, 4, 1)), [{}, {}]), r"y: expected numbers or texts \(str\), got dict"),
+        (([torch.zeros(4, 1, device="meta")] * 2, [0, 1]), "x: expected a tensor of numbers, got another"),
+        ({1: np.zeros((2, 4, 1))}, "task: expected arrays with names such as x and y, got the name 1"),
+        (list_dataset([], []), r"task: expected pairs \(x, y\) in the Dataset, got none"),
+        (TensorDataset(torch.zeros(3, 4, 1)), r"task: expected pairs .*, got tuple of 1 at index 0"),
+        (torch.utils.data.Dataset(), "task: expected a Dataset with a length, got Dataset"),
+        (NamesTwice(u=Column([1.0])), "task: expected columns of different names, got 'u' twice"),
+        (NamesOfLevels(), r"task: expected one name for each column, got \('u', 'x'\)"),
+        (PandasFrame(u=Column([1j])), "task: column u: expected numbers, text or times, got complex"),
     ],
 )
 def test_data_in_memory_that_do_not_fit_are_refused(task, message, tmp_path):
     with pytest.raises(EdgernnError, match=message):
         train(task, "gru", out=tmp_path / "run", steps=1)
     assert not (tmp_path / "run").exists()
+
+
+def test_numbers_of_numpy_are_settings_and_seeds(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    x, y = waves()
+    runs = [
+        train((x, y), "gru", out=tmp_path / type(seed).__name__, hidden_size=size, steps=2, lr=lr, seed=seed)
+        for size, lr, seed in ((4, 0.5, 1), (np.int64(4), np.float32(0.5), np.int8(1)))
+    ]
+    assert runs[0]["cross_entropy"] == runs[1]["cross_entropy"]
+    with pytest.raises(UsageError, match=r"seed: expected a whole number .*, got None"):
+        train((x, y), "gru", out=tmp_path / "none", seed=None)
 
 
 def test_settings_are_typed_for_editors():

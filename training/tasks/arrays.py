@@ -273,16 +273,10 @@ def save_data(data: Any, folder: Path) -> Path:
         _as_polars(data).write_parquet(path := folder / "data.parquet")
         return path
     if isinstance(data, Mapping):
-        arrays: dict[str, Array] = {}
-        for name, values in data.items():
-            is_sequences = name.partition("_")[0] in ("x", "y")
-            arrays[name], lengths = stacked(name, values) if is_sequences else (_array(name, values), None)
-            if lengths is not None and name.startswith("x"):
-                arrays[f"lengths{name[1:]}"] = lengths
+        arrays = _named(data)
     else:
         if isinstance(data, Dataset):
-            items = data if isinstance(data, Iterable) else (data[i] for i in range(len(data)))  # type: ignore[arg-type]
-            data = tuple(zip(*items, strict=True))
+            data = _pairs(data)
         if not isinstance(data, tuple) or len(data) != 2:
             kinds = "a pair (x, y), a dict of arrays, a torch Dataset of pairs or a DataFrame"
             raise UsageError(f"task: expected the name of a task, a path, {kinds}, got {type(data).__name__}")
@@ -291,16 +285,83 @@ def save_data(data: Any, folder: Path) -> Path:
     return path
 
 
+def _named(data: Mapping[Any, Any]) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    counts: dict[str, npt.NDArray[np.int64] | None] = {}
+    for name, values in data.items():
+        if not isinstance(name, str):
+            raise UsageError(f"task: expected arrays with names such as x and y, got the name {name!r}; correct it")
+        if name.partition("_")[0] in ("x", "y"):
+            arrays[name], counts[name] = stacked(name, values)
+        else:
+            arrays[name] = _array(name, values)
+    for suffix in _SUFFIXES.values():
+        if (steps := counts.get(f"x{suffix}")) is not None:
+            lengths = arrays.setdefault(f"lengths{suffix}", steps)
+            if not np.array_equal(lengths, steps):
+                raise UsageError(
+                    f"lengths{suffix}: expected those of the sequences in x{suffix}, which differ, got others; leave "
+                    f"lengths{suffix} out"
+                )
+        if f"x{suffix}" in arrays:
+            _check_steps(f"y{suffix}", counts.get(f"y{suffix}"), arrays[f"x{suffix}"], arrays.get(f"lengths{suffix}"))
+    return arrays
+
+
+def _check_steps(name: str, steps: npt.NDArray[np.int64] | None, x: Array, lengths: Array | None) -> None:
+    """Refuse targets of unequal lengths `steps` (N,) that are not those of the sequences x (N, T, I), or `lengths`."""
+    if steps is None or x.ndim < 2 or len(steps) != len(x):
+        return
+    expected = np.full(len(x), x.shape[1]) if lengths is None else lengths
+    if expected.shape == steps.shape and (wrong := steps != expected).any():
+        i = int(wrong.argmax())
+        raise UsageError(
+            f"{name}: expected a target for each of the {expected[i]} steps of sequence {i}, got {steps[i]}; correct "
+            f"{name}"
+        )
+
+
+def _pairs(data: Dataset[Any]) -> tuple[Any, ...]:
+    """Return the pairs (x, y) of a Dataset as a pair of sequences."""
+    if not isinstance(data, Iterable) and not hasattr(data, "__len__"):
+        raise UsageError(f"task: expected a Dataset with a length, got {type(data).__name__}; add the method __len__")
+    pairs = list(data if isinstance(data, Iterable) else (data[i] for i in range(len(data))))  # type: ignore[arg-type]
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            got = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
+            raise UsageError(f"task: expected pairs (x, y) in the Dataset, got {got} at index {i}; return pairs")
+    if not pairs:
+        raise UsageError("task: expected pairs (x, y) in the Dataset, got none; add some")
+    return tuple(zip(*pairs, strict=True))
+
+
 def _as_polars(frame: Any) -> Any:
     import polars as pl
 
     if isinstance(frame, pl.LazyFrame):
-        return frame.collect()
-    if isinstance(frame, pl.DataFrame):
-        return frame
-    # an index of pandas may be a time
-    frame = frame if type(frame.index).__name__ == "RangeIndex" else frame.reset_index()
-    columns = {str(name): zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True) for name in frame.columns}
+        frame = frame.collect()
+    if not isinstance(frame, pl.DataFrame):
+        frame = _from_pandas(frame)
+    for name, dtype in frame.schema.items():
+        if dtype == pl.Object:
+            kind = next((type(cell).__name__ for cell in frame[name] if cell is not None), "None")
+            raise UsageError(f"task: column {name}: expected numbers, text or times, got {kind}; convert the column")
+    return frame
+
+
+def _from_pandas(frame: Any) -> Any:
+    import polars as pl
+
+    # an index of pandas may be a time; one without a name that counts or names rows is left after a selection
+    if frame.index.names != [None] or frame.index.dtype.kind not in "iuO":
+        frame = frame.reset_index()
+    names = list(frame.columns)
+    if wrong := [name for name in names if isinstance(name, tuple)]:
+        raise UsageError(f"task: expected one name for each column, got {wrong[0]!r}; join the names of its levels")
+    words = [str(name) for name in names]
+    if wrong := [name for name in words if words.count(name) > 1]:
+        raise UsageError(f"task: expected columns of different names, got {wrong[0]!r} twice; rename one")
+    columns = {str(name): zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True) for name in names}
     return pl.DataFrame({name: [None if gone else cell for cell, gone in cells] for name, cells in columns.items()})
 
 
@@ -311,8 +372,12 @@ def _pair(x: Any, y: Any) -> dict[str, Array]:
         arrays["lengths"] = lengths
     if y is None:
         return arrays
-    target, _ = stacked("y", y)
-    if target.dtype.kind in "US":
+    target, steps = stacked("y", y)
+    _check_steps("y", steps, arrays["x"], lengths)
+    if target.dtype.kind == "U":
+        if target.ndim == 1 and "" in target:
+            at = target.tolist().index("")
+            raise UsageError(f"y: expected a class for each sequence, got '' at index {at}; leave that sequence out")
         names = sorted_names({*target.ravel().tolist()} - {""})
         number = {name: i for i, name in enumerate(names)}
         labels = [number.get(name, IGNORED) for name in target.ravel().tolist()]
@@ -333,7 +398,11 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
     Raises:
         UsageError: The arrays differ in another axis, or a value is None.
     """
-    if hasattr(values, "shape") or not isinstance(values, Iterable):
+    if isinstance(values, Tensor) and values.is_nested:
+        values = values.unbind()
+    # an array of objects may hold arrays of unequal lengths
+    is_objects = isinstance(values, np.ndarray) and values.dtype.kind == "O"
+    if (hasattr(values, "shape") and not is_objects) or not isinstance(values, Iterable):
         return _array(name, values), None
     arrays = [_array(name, value) for value in values]
     if not arrays:
@@ -350,6 +419,16 @@ def _array(name: str, values: Any) -> Array:
     if values is None:
         raise UsageError(f"{name}: expected an array, got None; leave it out")
     if isinstance(values, Tensor):
-        dense: Tensor = values.detach().cpu().to_dense()
-        return (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy()
-    return as_array(name, values)
+        try:
+            dense: Tensor = values.detach().cpu().to_dense()
+            return (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy()
+        except (RuntimeError, TypeError) as error:
+            # a tensor on the device meta has no data, and numpy no quantised numbers
+            raise UsageError(f"{name}: expected a tensor of numbers, got another ({error}); convert it") from None
+    array = as_array(name, values)
+    if array.dtype.kind == "O":
+        array = as_array(name, array.tolist())
+    if array.dtype.kind in "OSV":
+        kind = type(array.flat[0]).__name__ if array.size else array.dtype
+        raise UsageError(f"{name}: expected numbers or texts (str), got {kind}; convert {name}")
+    return array
