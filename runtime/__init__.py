@@ -26,4 +26,7 @@ if not TYPE_CHECKING:
     def __getattr__(name):
         if name not in _MODULES:
             raise AttributeError(f"module 'edgernn.runtime' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"edgernn.runtime.{_MODULES[name]}"), name)
+        from edgernn.extras import needed_by
+
+        with needed_by(f"edgernn.runtime.{name}"):
+            return getattr(importlib.import_module(f"edgernn.runtime.{_MODULES[name]}"), name)

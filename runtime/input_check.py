@@ -164,12 +164,15 @@ class InputCheck:
         missing axis T or B gets length 1. UsageError is raised for a NaN, an infinite number or an unknown word; if
         `values` is False, only for an unknown word.
         """
-        without_batch = array.ndim < len(leading) + len(self.channels)
+        without_batch, original = array.ndim < len(leading) + len(self.channels), array
         if not self.words:
-            array = np.ascontiguousarray(array, np.float32)
+            with np.errstate(over="ignore"):
+                array = np.ascontiguousarray(array, np.float32)
         if (values or self.words) and (bad := self.bad(array)).any():
             where = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise UsageError(f"x: expected {self.expected}, got {array[where]} at index {where}; correct the data")
+            limit = "" if self.words or not np.isfinite(original[where]) else " in the range of float32"
+            got = f"{original[where]} at index {where}"
+            raise UsageError(f"x: expected {self.expected}{limit}, got {got}; correct the data")
         if self.words:
             array = array.astype(np.int64)
         array = array.reshape((1,) * (leading == ("B",)) + array.shape)

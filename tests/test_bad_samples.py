@@ -171,6 +171,8 @@ def test_a_sequence_is_refused_whatever_steps_do():
     session = Session(exported("gru")[1], on_nonfinite="hold")
     with pytest.raises(edgernn.UsageError, match="x: expected finite numbers, got nan"):
         session.run(np.full((2, 3), np.nan))
+    with pytest.raises(edgernn.UsageError, match=r"finite numbers in the range of float32, got 1e\+300 at index"):
+        session.run(np.full((2, 3), 1e300))
 
 
 def test_a_description_with_a_wrong_mean_is_refused(tmp_path):

@@ -86,9 +86,17 @@ for wanted in (edgernn.UsageError, ImportError):
         edgernn.SequenceModel
     except wanted as error:
         print(error)
+    try:
+        edgernn.runtime.Session
+    except wanted as error:
+        print(error)
 """
-    process = python(code, without=["torch"])
-    assert process.stdout == "edgernn.SequenceModel: needs torch; pip install 'torch>=2.9'\n" * 2, process.stderr
+    process = python(code, without=["onnx", "torch"])
+    lines = [
+        "edgernn.SequenceModel: needs torch; pip install 'onnx>=1.19' 'torch>=2.9'",
+        "edgernn.runtime.Session: needs onnx; pip install 'onnx>=1.19'",
+    ]
+    assert process.stdout.splitlines() == lines * 2, process.stderr
 
 
 @pytest.mark.slow
