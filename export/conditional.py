@@ -14,7 +14,7 @@ from edgernn.runtime.graph_queries import bodies_of, values_read
 
 
 class _Step(nn.Module):
-    """One step of a part: x (B, I) and the states give whether any sequence runs the part, and the next states."""
+    """One step of a part: x (B, I) and the states give whether any and which sequences run it, and the next states."""
 
     def __init__(self, conditional: Conditional) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class _Step(nn.Module):
     def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         decision, after = self.conditional.step(x, self.conditional.rule.project(x[None])[0], states)
         assert decision.u is not None
-        return decision.u.any(), *after
+        return decision.u.any(), decision.u.to(x.dtype), *after
 
 
 def nodes_within(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -35,7 +35,7 @@ def nodes_within(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def place_parts(graph: onnx.GraphProto) -> bool:
-    """Put a Scan in place of each node that stands for a part of a network.
+    """Put a Scan in place of each node that stands for a part of a network; its last output has the decisions.
 
     Args:
         graph: A graph from torch.onnx.export, which is changed.
@@ -54,7 +54,8 @@ def place_parts(graph: onnx.GraphProto) -> bool:
         body, tensors = _body(conditional_of(key), f"{node.name}.")
         x, *states = node.input
         y, *after = node.output
-        scan = helper.make_node("Scan", [*states, x], [*after, y], node.name, body=body, num_scan_inputs=1)
+        outputs = [*after, y, f"{node.name}.ran"]
+        scan = helper.make_node("Scan", [*states, x], outputs, node.name, body=body, num_scan_inputs=1)
         graph.node.append(scan)
         graph.initializer.extend(tensors)
         has_parts = True
@@ -71,26 +72,26 @@ def _body(part: Conditional, prefix: str) -> tuple[onnx.GraphProto, list[TensorP
         _Step(part).eval(),
         (x, *start),
         input_names=["x", *names],
-        output_names=["runs", *(f"{name}.next" for name in names)],
+        output_names=["runs", "u", *(f"{name}.next" for name in names)],
         dynamic_shapes=({0: auto}, tuple({0: auto} for _ in names)),
     )
     graph = onnx.GraphProto()
     graph.CopyFrom(program.model_proto.graph)
     place_parts(graph)
     _rename(graph, prefix)
-    runs, *after = (value.name for value in graph.output)
+    runs, u, *after = (value.name for value in graph.output)
     x_name, *before = (value.name for value in graph.input)
     count = len(part.rule.memory)
-    nodes = _chosen(graph.node, runs, after[:count], dict(zip(after[count:], before[count:], strict=True)))
+    nodes = _chosen(graph.node, runs, [u, *after[:count]], dict(zip(after[count:], before[count:], strict=True)))
     # an output of a body must be its own, and a value is one output alone
-    y, results = f"{prefix}y", [f"{name}.kept" for name in after]
-    for name, result in zip([after[count], *after], [y, *results], strict=True):
+    y, ran, results = f"{prefix}y", f"{prefix}ran", [f"{name}.kept" for name in after]
+    for name, result in zip([after[count], u, *after], [y, ran, *results], strict=True):
         nodes.append(helper.make_node("Identity", [name], [result]))
     sizes = [tensor.shape[1] for tensor in start]
     inputs = [_floats(name, size) for name, size in zip(before, sizes, strict=True)]
     outputs = [_floats(name, size) for name, size in zip(results, sizes, strict=True)]
     inputs.append(_floats(x_name, part.input_size))
-    outputs.append(_floats(y, part.output_size))
+    outputs += [_floats(y, part.output_size), _floats(ran, 1)]
     return helper.make_graph(nodes, f"{prefix}step", inputs, outputs), list(graph.initializer)
 
 
@@ -102,7 +103,7 @@ def _chosen(
     Args:
         nodes: The nodes of a step, in their order.
         runs: Name of the condition.
-        memory: Names of the rule's next states, which every step computes.
+        memory: Names of the decision and of the rule's next states, which every step computes.
         held: For each value that the part computes, its name before the step.
 
     Returns:

@@ -29,6 +29,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.nn import Recurrent
 from edgernn.own_network import OwnNetwork
 from edgernn.rounded_weights import rounded_matrix
+from edgernn.runtime.graph_queries import bodies_of
 from edgernn.runtime.library import DOMAIN, SCHEMA
 from edgernn.settings import record
 
@@ -176,26 +177,37 @@ def _takes(network: OwnNetwork, x: Tensor) -> bool:
 
 def _counts_steps(network: OwnNetwork, steps: int) -> bool:
     """True if a layer can skip, and each that can decided at each of the `steps` of x in the last forward pass."""
-    # a part that runs at some steps is no node of the graph
-    if conditionals(network) or any(isinstance(part, Recurrent) and part.bidirectional for part in network.modules()):
+    if any(isinstance(part, Recurrent) and part.bidirectional for part in network.modules()):
+        return False
+    parts = conditionals(network)
+    held = {layer for part in parts for layer in part.modules() if isinstance(layer, RecurrentLayer)}
+    if any(layer.rule.can_skip for layer in held) or any(len(conditionals(part)) > 1 for part in parts):
         return False
     pairs = zip(network.recurrent_layers(), network.traces, strict=True)
-    counts = [0 if trace.decisions is None else len(trace.decisions) for layer, trace in pairs if layer.rule.can_skip]
-    return set(counts) == {steps}
+    traces = [trace for layer, trace in pairs if layer.rule.can_skip or layer in held]
+    return {0 if trace.decisions is None else len(trace.decisions) for trace in traces} == {steps}
 
 
 def _add_counts(proto: onnx.ModelProto, layers: list[RecurrentLayer]) -> None:
     """Add the outputs `updates` (T, B) and `macs` (B,), sums over the layers in the order of their nodes."""
     graph = ModelGraph()
-    nodes = [node for node in proto.graph.node if node.domain == DOMAIN]
-    dense = [layer for layer in layers if not layer.rule.can_skip]
+    nodes = [node for node in nodes_within(proto.graph) if node.domain == DOMAIN]
+    known = dict(zip((node.name for node in nodes), layers, strict=True))
+    # layers of parts that run at some steps, by the Scan of each
+    scans = [node for node in proto.graph.node if node.op_type == "Scan"]
+    held = {
+        scan.output[-1]: [known.pop(n.name) for body in bodies_of(scan) for n in nodes_within(body) if n.name in known]
+        for scan in scans
+    }
+    dense = [layer for layer in known.values() if not layer.rule.can_skip]
     sizes = {"updates": sum(layer.cell.hidden_size for layer in dense), "macs": sum(layer.macs() for layer in dense)}
     for i, (output, size) in enumerate(sizes.items(), 1):
         names = []
-        for node, layer in zip(nodes, layers, strict=True):
-            if layer.rule.can_skip:
+        for node in nodes:
+            if node.name in known and known[node.name].rule.can_skip:
                 node.output[i] = f"{node.name}.{output}"
                 names.append(node.output[i])
+        names += [_held_work(graph, ran, parts, output) for ran, parts in held.items() if parts]
         if dense:
             # a layer that cannot skip does all its work at each step
             names.append(graph.weight(f"dense.{output}", np.array([size])))
@@ -207,6 +219,19 @@ def _add_counts(proto: onnx.ModelProto, layers: list[RecurrentLayer]) -> None:
     proto.graph.initializer.extend(graph.weights)
     for name, shape in (("updates", ("T", "B")), ("macs", ("B",))):
         proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
+
+
+def _held_work(graph: ModelGraph, ran: str, layers: list[RecurrentLayer], output: str) -> str:
+    """Add the work of a part's layers, whose decisions are `ran` (T, B, 1); return its name."""
+    sizes = [layer.cell.hidden_size if output == "updates" else layer.macs() for layer in layers]
+    name, axes = f"{ran}.{output}", [2]
+    if output == "macs":
+        # a step runs the part for all sequences if one needs it
+        any_sequence = graph.node("ReduceMax", [ran, graph.weight(f"{name}.batch", np.array([1]))], f"{name}.any")
+        ran, axes = graph.node("Max", [ran, any_sequence], f"{name}.steps"), [0, 2]
+    total = graph.node("ReduceSum", [ran, graph.weight(f"{name}.axes", np.array(axes))], f"{name}.sum", keepdims=0)
+    count = graph.node("Cast", [total], f"{name}.count", to=TensorProto.INT64)
+    return graph.node("Mul", [count, graph.weight(f"{name}.size", np.array([sum(sizes)]))], name)
 
 
 def _store(proto: onnx.ModelProto, weights: str) -> None:

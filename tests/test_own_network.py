@@ -47,6 +47,25 @@ STREAM = (
         return self.head(y[-1]), (c, h)
 """
 )
+# a layer that runs at every third step
+HELD = """
+import torch
+from torch import nn
+from edgernn.nn import Conditional, Recurrent
+
+
+class Net(nn.Module):
+    def __init__(self, input_size: int = 1, output_size: int = 2) -> None:
+        super().__init__()
+        self.fast, self.slow = Recurrent("gru", input_size, 4), Conditional(nn.GRU(4, 5), 4, 5, period=3)
+        self.head = nn.Linear(9, output_size)
+
+    def forward(self, x, state=None):
+        first, second = state or (None, None)
+        y, first = self.fast(x, first)
+        z, second = self.slow(y, second)
+        return self.head(torch.cat([y, z], -1)[-1]), (first, second)
+"""
 # states that start with other numbers than 0
 START = (
     STREAM.replace('"sarnn"', '"skiprnn"')
@@ -104,6 +123,25 @@ def trained(text, task="mine.npz", **settings):
     Path("my_net.py").write_text(text)
     train(task, network="my_net.py:Net", out="run", settings={**SETTINGS, **settings})
     return load_any(Path("run"), allow_code=True)[0]
+
+
+def test_a_part_that_runs_at_some_steps_is_trained_and_counted_in_files():
+    model = trained(HELD)
+    export_run(Path("run"))
+    x = read_npz(Path("run/example.npz"), ("x",))["x"].swapaxes(0, 1)[:, :3]
+    with torch.no_grad():
+        expected = model(torch.from_numpy(x))[0].numpy()
+    runs = (np.arange(len(x)) + 1) % 3 == 0
+    for backend in ("portable", "native"):
+        session = Session("run/model.onnx", backend=backend)
+        np.testing.assert_allclose(session.run(x), expected, atol=1e-5)
+        np.testing.assert_array_equal(session.updates, (4 + 5 * runs)[:, None].repeat(x.shape[1], 1))
+        fast, slow = 3 * 4 * (x.shape[2] + 4), 3 * 5 * (4 + 5)
+        np.testing.assert_array_equal(session.macs, len(x) * fast + runs.sum() * slow)
+        for row in x:
+            y = session.step(row)
+        np.testing.assert_allclose(y, expected, atol=1e-5)
+    assert executed_macs(model) == pytest.approx(fast + runs.mean() * slow)
 
 
 @pytest.mark.parametrize(
