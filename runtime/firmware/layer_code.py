@@ -9,7 +9,7 @@ from edgernn.runtime.firmware.column_code import column_members, send_values
 from edgernn.runtime.firmware.equations import Equation, cell_equation
 from edgernn.runtime.firmware.layer_parts import GateProduct, LayerKind, quantised
 from edgernn.runtime.firmware.pointwise_c import assign, block_comment, call, function, identifier
-from edgernn.runtime.firmware.weight_arrays import C_TYPES
+from edgernn.runtime.firmware.weight_arrays import BLOCK_ROWS, C_TYPES, GROUP_ROWS
 
 
 def record(kind: LayerKind) -> str:
@@ -22,7 +22,11 @@ def record(kind: LayerKind) -> str:
         lines.append("int32_t rank;")
     if kind.groups:
         lines.append("int32_t groups, group_size;")
+    narrow = [product.field for product in kind.products if kind.is_narrow(product)]
+    lines += [f"const float* {name};" for name in narrow]
     for name in _matrix_fields(kind):
+        if name in narrow:
+            continue
         lines.append(f"const {rows}* {name};")
         if kind.int8:
             lines.append(f"const float* {name}_scales;")
@@ -159,40 +163,83 @@ class _LayerCode:
 
     def _neurons(self, count: str, neuron: str, result: list[str], *, mid: bool) -> Iterator[str]:
         """Generate a loop over neurons j that computes the pre-activations p of each one, and then a result."""
-        kind, gates, lanes = self._kind, self._cell.group(mid=mid), self._kind.lanes and not mid
-        products = [product for product in kind.products if product.mid == mid]
-        zero = "edgernn_same_lanes(0.0f)" if lanes else "0.0f"
-        inner = [f"{'EdgernnLanes' if lanes else 'float'} p[{len(self._cell.gates)}];"] if gates else []
-        for i, gate in enumerate(gates):
-            bias = f"layer->{'mid_bias' if mid else 'bias'}[{self._gate(len(gates), i)}]"
-            start = (f"edgernn_all_lanes(&{bias})" if lanes else bias) if kind.biased[not mid] else zero
-            start = f"rule_p[layer->sums[{gate}] + j]" if gate in kind.kept_gates else start
-            inner.append(f"p[{gate}] = {start};")
-        for product in products:
-            inner += self._add_sums(product, lanes=lanes) if kind.int8 else self._multiply(product)
-        inner += result
+        kind, gates = self._kind, self._cell.group(mid=mid)
         if kind.blocked:
-            yield f"for (int32_t i = 0; i < {count}; i += 4) {{"
-            yield from (f"  {line}" for product in products for line in self._block_sums(product))
-            step = "EDGERNN_LANES" if lanes else "1"
-            yield f"  for (int32_t j = i; j < i + 4 && j < {count}; j += {step}) {{"
-            inner = [*(f"  {line}" for line in inner), "}"]
-        else:
-            yield f"for (int32_t i = 0; i < {count}; ++i) {{"
-            yield f"  const int32_t j = {neuron};"
-        yield from (f"  {line}" for line in inner)
+            yield from self._blocks(count, result, mid=mid)
+            return
+        yield f"for (int32_t i = 0; i < {count}; ++i) {{"
+        yield f"  const int32_t j = {neuron};"
+        if gates:
+            yield f"  float p[{len(self._cell.gates)}];"
+        for i, gate in enumerate(gates):
+            start = (
+                f"layer->{'mid_bias' if mid else 'bias'}[{len(gates)} * j + {i}]" if kind.biased[not mid] else "0.0f"
+            )
+            start = f"rule_p[layer->sums[{gate}] + j]" if gate in kind.kept_gates else start
+            yield f"  p[{gate}] = {start};"
+        for product in kind.products:
+            if product.mid == mid:
+                lines = self._add_sums(product) if kind.int8 else self._multiply(product)
+                yield from (f"  {line}" for line in lines)
+        yield from (f"  {line}" for line in result)
         yield "}"
+
+    def _blocks(self, count: str, result: list[str], *, mid: bool) -> Iterator[str]:
+        """Generate a loop over blocks of neurons: p of each gate by products of four rows, and then the results."""
+        kind, slots = self._kind, self._kind.slots(mid=mid)
+        listed = [product for product in kind.products if product.mid == mid]
+        narrow = list(filter(kind.is_narrow, listed))
+        products = sorted((product for product in listed if product not in narrow), key=lambda p: p.name != "h")
+        for product in products:
+            yield f"const int8_t* rows_{product.field} = layer->{product.field};"
+            yield f"const float* scales_{product.field} = layer->{product.field}_scales;"
+        yield f"for (int32_t first = 0; first < {count}; first += {BLOCK_ROWS}) {{"
+        yield f"  const int32_t neurons = {count} - first < {BLOCK_ROWS} ? {count} - first : {BLOCK_ROWS};"
+        if slots:
+            yield f"  const float* const bias = layer->{'mid_bias' if mid else 'bias'} + {len(slots)} * first;"
+        for product in narrow:
+            place = f"layer->{product.field} + {len(product.gates) * kind.narrow} * first"
+            yield f"  const float* const weights_{product.name} = {place};"
+        if products:
+            yield f"  float p[{len(slots) * BLOCK_ROWS}];"
+            yield f"  for (int32_t i = 0; i < neurons; i += {GROUP_ROWS}) {{"
+            sources = dict.fromkeys(slots, "bias")
+            for product in products:
+                yield from (f"    {line}" for line in self._add_groups(product, slots, sources))
+            yield "  }"
+        yield f"  for (int32_t i = 0; i < neurons; i += {'EDGERNN_LANES' if kind.lanes and not mid else '1'}) {{"
+        yield "    const int32_t j = first + i;"
+        yield from (f"    {line}" for line in result)
+        yield "  }"
+        yield "}"
+
+    @staticmethod
+    def _add_groups(product: GateProduct, slots: list[int], sources: dict[int, str]) -> Iterator[str]:
+        """Generate calls that add a product to p, one for gates that follow each other in p and in the product.
+
+        `sources` maps each gate to the array that its sum starts from; it is changed to p for the product's gates.
+        """
+        field, runs = product.field, list[list[int]]()
+        for gate in product.gates:
+            last = runs[-1][-1] if runs else None
+            if last is not None and slots.index(gate) == slots.index(last) + 1 and sources[gate] == sources[last]:
+                runs[-1].append(gate)
+            else:
+                runs.append([gate])
+        for run in runs:
+            place = f"{BLOCK_ROWS * slots.index(run[0])} + i"
+            vector = f"&quantised_{product.name}"
+            yield f"rows_{field} = edgernn_int8_groups(rows_{field}, {vector}, {len(run)}, scales_{field},"
+            yield f"    {sources[run[0]]} + {place}, p + {place}, {BLOCK_ROWS});"
+            yield f"scales_{field} += {GROUP_ROWS * len(run)};"
+        sources.update(dict.fromkeys(product.gates, "p"))
 
     @staticmethod
     def _lanes(place: str) -> str:
         """Return the C expression of an argument of neighbouring neurons, whose first number has a place."""
-        if place.startswith("p["):
+        if place.startswith("edgernn_"):
             return place
         return f"edgernn_same_lanes({place})" if place.endswith("[0]") else f"edgernn_load_lanes(&{place}, left)"
-
-    def _gate(self, gates: int, i: int) -> str:
-        """Return the C expression of the place of gate i of neuron j in a bias or scale of each gate."""
-        return f"{gates} * i + {4 * i} + j - i" if self._kind.blocked else f"{gates} * j + {i}"
 
     def _multiply(self, product: GateProduct) -> Iterator[str]:
         """Generate the product of floats with the weights of neuron j."""
@@ -201,25 +248,35 @@ class _LayerCode:
         yield f"{call}(layer->{product.field} + j * {gates} * {columns}, {self._vector(product.name)}, {columns},"
         yield f"    {', '.join(f'&p[{gate}]' for gate in product.gates)});"
 
-    def _block_sums(self, product: GateProduct) -> Iterator[str]:
-        """Generate the whole-number sums of four neurons from i, for each gate."""
-        name, gates = product.name, len(product.gates)
-        place = f"layer->{product.field} + {gates} * i * quantised_{name}.columns"
-        yield f"int32_t sums_{name}[{4 * gates}];"
-        yield f"edgernn_int8_fours({place}, &quantised_{name}, sums_{name}, sums_{name} + {4 * gates});"
-
-    def _add_sums(self, product: GateProduct, *, lanes: bool) -> Iterator[str]:
+    def _add_sums(self, product: GateProduct) -> Iterator[str]:
         """Generate the additions of whole-number sums of neuron j, times their scales, to p."""
         name, gates = product.name, len(product.gates)
-        if not self._kind.blocked:
-            row = f"layer->{product.field} + {gates} * j * quantised_{name}.columns"
-            yield f"int32_t sums_{name}[{gates}];"
-            yield f"edgernn_int8_sums_{gates}({row}, &quantised_{name}, sums_{name});"
+        row = f"layer->{product.field} + {gates} * j * quantised_{name}.columns"
+        yield f"int32_t sums_{name}[{gates}];"
+        yield f"edgernn_int8_sums_{gates}({row}, &quantised_{name}, sums_{name});"
         for k, gate in enumerate(product.gates):
-            sums = f"sums_{name} + {4 * k} + j - i" if self._kind.blocked else f"sums_{name} + {k}"
-            scale = f"layer->{product.field}_scales + {self._gate(gates, k)}"
-            function = "edgernn_lanes_add_sum" if lanes else "edgernn_add_sum"
-            yield f"p[{gate}] = {function}(p[{gate}], {sums}, {scale}, &quantised_{name});"
+            place = f"sums_{name} + {k}, layer->{product.field}_scales + {gates} * j + {k}"
+            yield f"p[{gate}] = edgernn_add_sum(p[{gate}], {place}, &quantised_{name});"
+
+    def _gate(self, gate: int) -> str:
+        """Return the C expression of the pre-activation of a gate."""
+        kind, mid = self._kind, gate in self._cell.group(mid=True)
+        if not kind.blocked:
+            return f"p[{gate}]"
+        products = [product for product in kind.products if gate in product.gates]
+        narrow = list(filter(kind.is_narrow, products))
+        array = "p" if len(products) > len(narrow) else "bias"
+        place = f"{array}[{BLOCK_ROWS * kind.slots(mid=mid).index(gate)} + i]"
+        lanes = kind.lanes and not mid
+        expression = f"edgernn_all_lanes(&{place})" if lanes else place
+        for product in narrow:
+            for k in range(kind.narrow):
+                row = product.gates.index(gate) * kind.narrow + k
+                weight, x = f"weights_{product.name}[{BLOCK_ROWS * row} + i]", f"{self._vector(product.name)}[{k}]"
+                expression = (
+                    f"edgernn_lanes_add({expression}, &{weight}, {x})" if lanes else f"{expression} + {weight} * {x}"
+                )
+        return expression
 
     def _places_of(self, equation: Equation, row: str) -> dict[str, str]:
         """Map the names of the arguments of a cell's equation, such as "gate 0", to C expressions."""
@@ -228,7 +285,7 @@ class _LayerCode:
             what, number = argument.split()
             index = "0" if what == "vector" and self._cell.vectors[int(number)] == SIZES["1"] else row
             forms = {
-                "gate": f"p[{number}]",
+                "gate": self._gate(int(number)),
                 "x": f"x[{row}]",
                 "vector": f"layer->vector_{number}[{index}]",
                 "state": f"state_{number}[{row}]",

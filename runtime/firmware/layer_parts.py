@@ -2,7 +2,7 @@
 """Kinds of layers that share C code: which matrix-vector products and which workspace that code needs."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from edgernn.cell_table import TERMS, CellTable
@@ -13,6 +13,7 @@ from edgernn.runtime.firmware.weight_arrays import padded, type_of
 
 # bound of quantised inputs, and of their products with int8 weights, as in runtime/csrc/cpu/low_precision.h
 _MOST_INT16, _MOST_INT32 = 127 * 256 + 127, 2**31 - 1
+_NARROW = 2  # inputs of which the weights are stored as floats
 # vector of each product, its matrix, and the bit of the product in `CellTable.gates`
 _PRODUCTS = (
     ("x", "W", TERMS["x"]),
@@ -62,6 +63,8 @@ class LayerKind:
         sums_biased: True if a gate whose sum is kept from step to step (`kept_gates`) has a bias.
         weights: Type of the matrices: float, bfloat16 or int8.
         groups: True if groups of neurons share an update decision.
+        narrow: Number of inputs, if the weights of x and last are int8 and stored as floats, which take no more flash
+            than bytes that are padded to four columns and their scale; else 0.
     """
 
     name: str
@@ -73,6 +76,7 @@ class LayerKind:
     sums_biased: bool
     weights: str
     groups: bool
+    narrow: int = 0
 
     @property
     def int8(self) -> bool:
@@ -111,6 +115,13 @@ class LayerKind:
                     listed.append(GateProduct(name, weight, term, mid, gates))
         return tuple(listed)
 
+    def slots(self, *, mid: bool) -> list[int]:
+        """Return the indices of the gates that `Cell.mid` reads, or of the others, in the order of their sums.
+
+        The gates that read h come first, so that one call adds R h to all of them.
+        """
+        return sorted(self.cell.group(mid=mid), key=lambda gate: not self.cell.gates[gate] & TERMS["h"])
+
     @property
     def moving(self) -> dict[str, tuple[str, int]]:
         """Vectors whose products with matrices are corrected only for values that changed by more than a threshold.
@@ -131,10 +142,15 @@ class LayerKind:
         """
         return _kept_gates(self.cell, self.rule)
 
+    def is_narrow(self, product: GateProduct) -> bool:
+        """True if the weights of a product are stored as floats (`narrow`)."""
+        return self.narrow > 0 and product.name in ("x", "last")
+
     @property
     def vectors(self) -> list[str]:
-        """Names of the vectors that `products` multiply, such as x and h, each once, without m."""
-        return [name for name in dict.fromkeys(product.name for product in self.products) if name != "m"]
+        """Names of the vectors that int8 weights of `products` multiply, such as x and h, each once, without m."""
+        products = [product for product in self.products if not self.is_narrow(product)]
+        return [name for name in dict.fromkeys(product.name for product in products) if name != "m"]
 
     def columns(self, name: str) -> str:
         """Return the C expression of the length of a vector that is multiplied by a weight matrix.
@@ -172,10 +188,16 @@ def kind_of(layer: LayerContent, number: int) -> LayerKind:
     gates, cell = set(biased_gates(layer)), layer.cell
     kept = set(_kept_gates(cell, layer.rule))
     added = gates - kept
-    biased = (bool(added & set(cell.group(mid=True))), bool(added & set(cell.group(mid=False))))
-    low_rank, groups = "Q" in layer.weights, layer.group_size > 1
+    groups = tuple(set(cell.group(mid=mid)) for mid in (True, False))
+    biased = (bool(added & groups[0]), bool(added & groups[1]))
+    low_rank, grouped = "Q" in layer.weights, layer.group_size > 1
     weights = type_of(layer.weights["W"])
-    return LayerKind(layer.name, number, cell, layer.rule, biased, low_rank, bool(gates & kept), weights, groups)
+    kind = LayerKind(layer.name, number, cell, layer.rule, biased, low_rank, bool(gates & kept), weights, grouped)
+    # sums of blocks start from a bias, which may be 0
+    if not kind.blocked:
+        return kind
+    narrow = layer.inputs if layer.inputs <= _NARROW else 0
+    return replace(kind, biased=(bool(groups[0]), bool(groups[1])), narrow=narrow)
 
 
 def _kept_gates(cell: CellTable, rule: RuleTable) -> list[int]:
@@ -185,7 +207,7 @@ def _kept_gates(cell: CellTable, rule: RuleTable) -> list[int]:
 def kind_key(layer: LayerContent) -> Hashable:
     """Return a dictionary key that is equal for layers with the same C code."""
     kind = kind_of(layer, 0)
-    return kind.name, kind.cell, kind.biased, kind.sums_biased, kind.weights, kind.groups
+    return kind.name, kind.cell, kind.biased, kind.sums_biased, kind.weights, kind.groups, kind.narrow
 
 
 def quantised(kind: LayerKind) -> list[str]:

@@ -25,7 +25,14 @@ from edgernn.runtime.firmware.layer_parts import (
 from edgernn.runtime.firmware.model_content import LayerContent, ModelContent, layer_content
 from edgernn.runtime.firmware.pointwise_c import block_comment, float_literal, identifier
 from edgernn.runtime.firmware.step_code import BYTES, Constants, StepCode, step_workspace
-from edgernn.runtime.firmware.weight_arrays import by_fours, gate_biases, gate_matrix, in_blocks
+from edgernn.runtime.firmware.weight_arrays import (
+    BLOCK_ROWS,
+    GROUP_ROWS,
+    gate_biases,
+    gate_matrix,
+    in_blocks,
+    in_groups,
+)
 from edgernn.runtime.input_check import OnNonfinite
 from edgernn.runtime.step_graph.content import place
 from edgernn.runtime.step_graph.steps import Branch, Fft, Operand, Recurrent
@@ -265,9 +272,15 @@ int32_t {self._name}_updates(const {self._state}* model);
             first = layer.inputs if product.name == "last" else 0
             columns = slice(first, first + depth(layer, product.name))
             matrix = gate_matrix(layer, product.weight, product.term, product.gates, columns)
+            if kind.is_narrow(product):
+                assert matrix.scales is not None
+                floats = matrix.values * matrix.scales[:, :, None]
+                values = in_groups(floats.reshape(len(floats), -1), BLOCK_ROWS)
+                yield product.field, self._array("float", f"{prefix}_{product.field}", values)
+                continue
             if kind.blocked:
                 assert matrix.scales is not None
-                matrix = Weight(by_fours(matrix.values), by_fours(matrix.scales))
+                matrix = Weight(in_groups(matrix.values, GROUP_ROWS), in_groups(matrix.scales, GROUP_ROWS))
             yield from self._matrix(f"{prefix}_{product.field}", in_blocks(matrix))
         for name in kind.moving:
             yield from self._columns(f"{prefix}_columns_{name}", *column_matrix(layer, kind, name))
@@ -279,8 +292,9 @@ int32_t {self._name}_updates(const {self._state}* model);
             yield f"most_{name}", float_literal(largest_quantised(depth(layer, name)))
         for mid, field in ((True, "mid_bias"), (False, "bias")):
             if kind.biased[not mid]:
-                biases = gate_biases(layer, kind.cell.group(mid=mid))
-                biases = by_fours(biases) if kind.blocked else biases
+                gates = kind.slots(mid=mid) if kind.blocked else kind.cell.group(mid=mid)
+                biases = gate_biases(layer, gates)
+                biases = in_groups(biases, BLOCK_ROWS) if kind.blocked else biases
                 yield field, self._array("float", f"{prefix}_{field}", biases)
         count = len(kind.cell.vectors)
         vectors = mapped_vectors(kind.cell.map, [layer.weights[f"vector {i}"].floats for i in range(count)])

@@ -12,6 +12,8 @@ from edgernn.runtime.weights import Weight
 
 # columns that a product reads at a time
 BLOCK = 4
+# rows that a product of int8 weights computes at a time, and neurons whose sums a step computes before their states
+GROUP_ROWS, BLOCK_ROWS = 4, 16
 # C types of the elements of matrices, by the name that the functions of engine/edgernn_products.h have for them
 C_TYPES = {"float": "float", "bfloat16": "uint16_t", "int8": "int8_t"}
 
@@ -86,11 +88,11 @@ def in_blocks(matrix: Weight) -> Weight:
     return Weight(np.ascontiguousarray(ordered))
 
 
-def by_fours(values: NDArray[Any]) -> NDArray[Any]:
-    """Reorder an array (rows, gates, ...) to (rows / 4 * gates, 4, ...): each gate of four rows, which are padded."""
+def in_groups(values: NDArray[Any], size: int) -> NDArray[Any]:
+    """Reorder (rows, gates, ...) to (groups * gates, size, ...): each gate of `size` rows, which are padded with 0."""
     rows, gates, *columns = values.shape
-    values = np.concatenate([values, np.zeros((-rows % 4, gates, *columns), values.dtype)])
-    return np.moveaxis(values.reshape(-1, 4, gates, *columns), 1, 2).reshape(-1, 4, *columns)
+    values = np.concatenate([values, np.zeros((-rows % size, gates, *columns), values.dtype)])
+    return np.moveaxis(values.reshape(-1, size, gates, *columns), 1, 2).reshape(-1, size, *columns)
 
 
 def in_fours(matrix: Weight) -> tuple[Weight, int]:

@@ -111,8 +111,9 @@ def test_a_users_own_cell(name, rule):
         ("gru", "eins"),
     ),
 )
-def test_int8_weights(cell, rule):
-    check(contractive(cell, rule, input_size=17), inputs(9, 17), "int8")
+@pytest.mark.parametrize("size", [2, 17])
+def test_int8_weights(cell, rule, size):
+    check(contractive(cell, rule, input_size=size), inputs(9, size), "int8")
 
 
 SHAPES = {
@@ -123,6 +124,7 @@ SHAPES = {
     "one neuron": {"hidden_size": 1},
     "whole blocks": {"hidden_size": 32, "input_size": 8},
     "wide": {"hidden_size": 200},
+    "one input": {"input_size": 1, "hidden_size": 18},
 }
 
 
@@ -304,6 +306,7 @@ def emulated_models():
         "low rank": (contractive("gru", "always", rank=5), "int8", inputs()),
         "own cell": (softsign, "float32", inputs(9, 33)),
         "words": (contractive("lstm", vocabulary=40, input_size=8, output="all"), "int8", np.arange(7) * 5),
+        "two inputs": (contractive("gru", input_size=2, hidden_size=18), "int8", inputs(9, 2)),
     }
     return {name: (rounded(model, weights), weights, x) for name, (model, weights, x) in cases.items()}
 

@@ -14,6 +14,12 @@
 #if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
 #include <arm_mve.h>
 #define EDGERNN_HELIUM 1
+/* What assembly with a predicate says that it changes; clang has no name for it. */
+#if defined(__clang__)
+#define EDGERNN_PREDICATE "cc"
+#else
+#define EDGERNN_PREDICATE "p0"
+#endif
 #elif defined(__ARM_FEATURE_SIMD32) && defined(__GNUC__)
 #include <arm_acle.h>
 #define EDGERNN_PAIRED 1
@@ -141,11 +147,16 @@ typedef struct EdgernnPair {
   int32_t high; /* product of w1 */
 } EdgernnPair;
 
-static inline void edgernn_store_pair(EdgernnPair pair, uint32_t offset, int32_t* sums) {
+/* The sum of the first row of a pair. */
+static inline int32_t edgernn_low_sum(EdgernnPair pair) {
 #if defined(EDGERNN_HELIUM) || defined(EDGERNN_PAIRED)
   pair.low -= (uint32_t)pair.high << 8; /* it is that of the words */
 #endif
-  sums[0] = (int32_t)(pair.low - offset);
+  return (int32_t)pair.low;
+}
+
+static inline void edgernn_store_pair(EdgernnPair pair, int32_t* sums) {
+  sums[0] = edgernn_low_sum(pair);
   sums[1] = pair.high;
 }
 
@@ -156,40 +167,47 @@ static inline void edgernn_add_vector(int8x16_t bytes, int16x8_t numbers, Edgern
   pair->high = vmladavaq_s16(pair->high, vmovltq_s8(bytes), numbers);
 }
 
-EDGERNN_APART void edgernn_int8_fours(const int8_t* w, const EdgernnQuantised* x, int32_t* sums,
-                                      const int32_t* end) {
-  const uint32x4_t places = {0, 0, 1, 1};
-  const uint16x8_t mask = {0xffff, 0xffff, 0, 0, 0xffff, 0xffff, 0, 0};
-  const int32_t* const twos = (const int32_t*)(const void*)x->numbers;
-  const int16x8_t four = vreinterpretq_s16_s32(vldrwq_gather_shifted_offset_s32(twos, places));
-  const int16x8_t of_first = vandq_s16(four, vreinterpretq_s16_u16(mask));
-  const int16x8_t of_second = vbicq_s16(four, vreinterpretq_s16_u16(mask));
-  const int16_t* const numbers = x->numbers + (x->columns & 4);
-  const int32_t eights = x->columns >> 3;
-  const uint32_t offset = x->offset;
-  for (; sums != end; sums += 4) {
-    EdgernnPair first = {0, 0}, second = {0, 0};
-    if (x->columns & 4) { /* two columns of the first pair, of the second one, and the same again */
-      const int8x16_t bytes = vldrbq_s8(w);
-      edgernn_add_vector(bytes, of_first, &first);
-      edgernn_add_vector(bytes, of_second, &second);
-      w += 16;
-    }
-    const int16_t* a = numbers;
-    for (int32_t left = eights; left > 0; --left, a += 8, w += 32) {
-      const int16x8_t eight = vldrhq_s16(a);
-      const uint32x4x2_t words = vld2q_u32((const uint32_t*)(const void*)w);
-      edgernn_add_vector(vreinterpretq_s8_u32(words.val[0]), eight, &first);
-      edgernn_add_vector(vreinterpretq_s8_u32(words.val[1]), eight, &second);
-    }
-    edgernn_store_pair(first, offset, sums);
-    edgernn_store_pair(second, offset, sums + 2);
+/* Adds the products of several times eight columns. Assembly, as GCC would not unroll the loop. */
+#define EDGERNN_ADD_EIGHTS(several, times)                                                         \
+  for (int32_t left = times; left > 0; --left) {                                                   \
+    __asm__ volatile(                                                                              \
+        ".rept " #several                                                                          \
+        "\n\tvld20.32 {q0, q1}, [%[w]]\n\tvld21.32 {q0, q1}, [%[w]]!\n\tvldrh.u16 q2, [%[a]], #16" \
+        "\n\tvmovlt.s8 q3, q0\n\tvmlava.s16 %[low0], q0, q2\n\tvmlava.s16 %[high0], q3, q2"        \
+        "\n\tvmovlt.s8 q3, q1\n\tvmlava.s16 %[low1], q1, q2\n\tvmlava.s16 %[high1], q3, q2"        \
+        "\n\t.endr"                                                                                \
+        : [a] "+r"(a), [w] "+r"(w), [low0] "+Te"(first.low), [high0] "+Te"(first.high),            \
+          [low1] "+Te"(second.low), [high1] "+Te"(second.high)                                     \
+        :                                                                                          \
+        : "q0", "q1", "q2", "q3", "memory");                                                       \
   }
+
+/* Adds the products of four rows to those of their pairs. Returns the next group's weights. */
+EDGERNN_INLINE const int8_t* edgernn_add_group(const int8_t* w, const EdgernnQuantised* x,
+                                               EdgernnPair* pair0, EdgernnPair* pair1) {
+  const int32_t columns = x->columns;
+  const int16_t* a = x->numbers;
+  EdgernnPair first = *pair0, second = *pair1;
+  EDGERNN_ADD_EIGHTS(4, columns >> 5)
+  EDGERNN_ADD_EIGHTS(1, (columns >> 3) & 3)
+  if (columns & 4) { /* two columns of the first pair, of the second one, and the same again */
+    const uint32x4_t places = {0, 0, 1, 1};
+    const uint16x8_t mask = {0xffff, 0xffff, 0, 0, 0xffff, 0xffff, 0, 0};
+    const int32_t* const twos = (const int32_t*)(const void*)a;
+    const int16x8_t four = vreinterpretq_s16_s32(vldrwq_gather_shifted_offset_s32(twos, places));
+    const int8x16_t bytes = vldrbq_s8(w);
+    edgernn_add_vector(bytes, vandq_s16(four, vreinterpretq_s16_u16(mask)), &first);
+    edgernn_add_vector(bytes, vbicq_s16(four, vreinterpretq_s16_u16(mask)), &second);
+    w += 16;
+  }
+  *pair0 = first;
+  *pair1 = second;
+  return w;
 }
 
 EDGERNN_INLINE void edgernn_int8_few(const int8_t* w, const EdgernnQuantised* x, int32_t count,
                                      int32_t* sums) {
-  EdgernnPair pair = {0, 0};
+  EdgernnPair pair = {0 - x->offset, 0};
   int32_t last = 0;
   const uint32_t n = (uint32_t)count;
   const uint16_t m = (uint16_t)(4 * count);
@@ -209,7 +227,7 @@ EDGERNN_INLINE void edgernn_int8_few(const int8_t* w, const EdgernnQuantised* x,
       last = vmladavaq_s16(last, vldrbq_gather_offset_z_s16(row, bytes, lanes), numbers);
     }
   }
-  if (count > 1) edgernn_store_pair(pair, x->offset, sums);
+  if (count > 1) edgernn_store_pair(pair, sums);
   if (count & 1) sums[count - 1] = last;
 }
 #else
@@ -260,11 +278,11 @@ static inline void edgernn_add_row(const int8_t* w, EdgernnNumbers a, uint32_t* 
       : [w] "m"(*(const EdgernnWord*)(const void*)w), [a] "r"(a.first), [b] "r"(a.second));
 }
 
-/* Adds the products of several blocks at a time, until a is `end`. */
-#define EDGERNN_ADD_BLOCKS(several, end)                                                         \
-  while (a != end) {                                                                             \
+/* Adds the products of several blocks at a time. */
+#define EDGERNN_ADD_BLOCKS(several, times)                                                       \
+  for (int32_t left = times; left > 0; --left) {                                                 \
     __asm__ volatile(                                                                            \
-        ".rept " several                                                                         \
+        ".rept " #several                                                                        \
         "\n\tldrd r0, r1, [%[a]], #8\n\tldmia %[w]!, {r2, r3, r4, r5}\n\t" EDGERNN_ADD_WORD(     \
             "0", "r2", "r0") EDGERNN_ADD_WORD("1", "r3", "r0") EDGERNN_ADD_WORD("0", "r4", "r1") \
             EDGERNN_ADD_WORD("1", "r5", "r1") ".endr"                                            \
@@ -301,39 +319,36 @@ static inline void edgernn_add_row(const int8_t* w, EdgernnNumbers a, uint32_t* 
   *sum += (uint32_t)(n[0] * w[0] + n[1] * w[2] + n[2] * w[1] + n[3] * w[3]);
 }
 
-#define EDGERNN_ADD_BLOCKS(several, end)                \
-  for (; a != end; a += 4, w += 16) {                   \
-    const EdgernnNumbers numbers = edgernn_numbers(a);  \
-    edgernn_add_bytes(w, w + 8, numbers, &first);       \
-    edgernn_add_bytes(w + 4, w + 12, numbers, &second); \
+#define EDGERNN_ADD_BLOCKS(several, times)                                    \
+  for (int32_t left = several * (times); left > 0; --left, a += 4, w += 16) { \
+    const EdgernnNumbers numbers = edgernn_numbers(a);                        \
+    edgernn_add_bytes(w, w + 8, numbers, &first);                             \
+    edgernn_add_bytes(w + 4, w + 12, numbers, &second);                       \
   }
 #endif
 
-EDGERNN_APART void edgernn_int8_fours(const int8_t* w, const EdgernnQuantised* x, int32_t* sums,
-                                      const int32_t* end) {
-  const int16_t* const whole = x->numbers + (x->columns & ~31);
-  const int16_t* const last = x->numbers + x->columns;
-  const uint32_t offset = x->offset;
-  for (; sums != end; sums += 4) {
-    EdgernnPair first = {0, 0}, second = {0, 0};
-    const int16_t* a = x->numbers;
-    EDGERNN_ADD_BLOCKS("8", whole)
-    EDGERNN_ADD_BLOCKS("1", last)
-    edgernn_store_pair(first, offset, sums);
-    edgernn_store_pair(second, offset, sums + 2);
-  }
+EDGERNN_INLINE const int8_t* edgernn_add_group(const int8_t* w, const EdgernnQuantised* x,
+                                               EdgernnPair* pair0, EdgernnPair* pair1) {
+  const int32_t columns = x->columns;
+  const int16_t* a = x->numbers;
+  EdgernnPair first = *pair0, second = *pair1;
+  EDGERNN_ADD_BLOCKS(8, columns >> 5)
+  EDGERNN_ADD_BLOCKS(1, (columns >> 2) & 7)
+  *pair0 = first;
+  *pair1 = second;
+  return w;
 }
 
 EDGERNN_INLINE void edgernn_int8_few(const int8_t* w, const EdgernnQuantised* x, int32_t count,
                                      int32_t* sums) {
-  EdgernnPair pair = {0, 0};
+  EdgernnPair pair = {0 - x->offset, 0};
   uint32_t last = 0;
   for (int32_t k = 0; k < x->columns; k += 4, w += 4 * count) {
     const EdgernnNumbers numbers = edgernn_numbers(x->numbers + k);
     if (count > 1) edgernn_add_pair(w, numbers, &pair);
     if (count & 1) edgernn_add_row(w + 4 * (count - 1), numbers, &last);
   }
-  if (count > 1) edgernn_store_pair(pair, x->offset, sums);
+  if (count > 1) edgernn_store_pair(pair, sums);
   if (count & 1) sums[count - 1] = (int32_t)last;
 }
 #endif
@@ -348,8 +363,12 @@ static inline void edgernn_int8_sums_2(const int8_t* w, const EdgernnQuantised* 
 static inline void edgernn_int8_sums_3(const int8_t* w, const EdgernnQuantised* x, int32_t* sums) {
   edgernn_int8_few(w, x, 3, sums);
 }
-static inline void edgernn_int8_sums_4(const int8_t* w, const EdgernnQuantised* x, int32_t* sums) {
-  edgernn_int8_fours(w, x, sums, sums + 4);
+/* A call, as the assembly takes almost all registers. */
+EDGERNN_APART void edgernn_int8_sums_4(const int8_t* w, const EdgernnQuantised* x, int32_t* sums) {
+  EdgernnPair first = {0 - x->offset, 0}, second = first;
+  edgernn_add_group(w, x, &first, &second);
+  edgernn_store_pair(first, sums);
+  edgernn_store_pair(second, sums + 2);
 }
 
 /* Adds a product, whose row has a scale. */
@@ -358,58 +377,124 @@ static inline float edgernn_add_sum(float to, const int32_t* sum, const float* s
   return to + (float)*sum * (*scale * x->scale);
 }
 
-/* The same for neighbouring neurons: four on a processor with vectors, else one. Of floats in
- * memory, `count` are there. */
+/* to = from + sums of products, times the scales of their rows and of x, for four rows. */
+EDGERNN_INLINE void edgernn_add_sums(EdgernnPair first, EdgernnPair second, const float* scales,
+                                     float scale, const float* from, float* to) {
+  const int32_t low0 = edgernn_low_sum(first), low1 = edgernn_low_sum(second);
+#if defined(EDGERNN_HELIUM)
+  int32x4_t sums; /* GCC would gather them in memory */
+  __asm__("vmov %q0[2], %q0[0], %1, %3\n\tvmov %q0[3], %q0[1], %2, %4"
+          : "=&w"(sums)
+          : "r"(low0), "r"(first.high), "r"(low1), "r"(second.high));
+  const float32x4_t product = vmulq_n_f32(vld1q_f32(scales), scale);
+  vst1q_f32(to, vfmaq_f32(vld1q_f32(from), vcvtq_f32_s32(sums), product));
+#elif defined(EDGERNN_PAIRED) && defined(EDGERNN_FUSED)
+  __asm__ volatile(
+      "vmov s0, s1, %[low0], %[high0]\n\tvmov s2, s3, %[low1], %[high1]\n\t"
+      "vldmia %[scales], {s4-s7}\n\tvldmia %[from], {s8-s11}\n\t"
+      "vcvt.f32.s32 s0, s0\n\tvcvt.f32.s32 s1, s1\n\t"
+      "vcvt.f32.s32 s2, s2\n\tvcvt.f32.s32 s3, s3\n\t"
+      "vmul.f32 s4, s4, %[scale]\n\tvmul.f32 s5, s5, %[scale]\n\t"
+      "vmul.f32 s6, s6, %[scale]\n\tvmul.f32 s7, s7, %[scale]\n\t"
+      "vfma.f32 s8, s0, s4\n\tvfma.f32 s9, s1, s5\n\t"
+      "vfma.f32 s10, s2, s6\n\tvfma.f32 s11, s3, s7\n\tvstmia %[to], {s8-s11}"
+      :
+      : [low0] "r"(low0), [high0] "r"(first.high), [low1] "r"(low1), [high1] "r"(second.high),
+        [scales] "r"(scales), [from] "r"(from), [to] "r"(to), [scale] "t"(scale)
+      : "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "memory");
+#else
+  to[0] = from[0] + (float)low0 * (scales[0] * scale);
+  to[1] = from[1] + (float)first.high * (scales[1] * scale);
+  to[2] = from[2] + (float)low1 * (scales[2] * scale);
+  to[3] = from[3] + (float)second.high * (scales[3] * scale);
+#endif
+}
+
+/* to = from + W x for groups of four rows, each with a scale. The numbers of neighbouring groups in
+ * `from` and `to` are `step` apart. Returns the weights of the group after them. */
+EDGERNN_APART const int8_t* edgernn_int8_groups(const int8_t* w, const EdgernnQuantised* x,
+                                                int32_t groups, const float* scales,
+                                                const float* from, float* to, int32_t step) {
+  const EdgernnPair start = {0 - x->offset, 0};
+  const float scale = x->scale;
+  for (int32_t k = 0; groups > 0; --groups, scales += 4, k += step) {
+    EdgernnPair first = start, second = start;
+    w = edgernn_add_group(w, x, &first, &second);
+    edgernn_add_sums(first, second, scales, scale, from + k, to + k);
+  }
+  return w;
+}
+
+/* Floats of neighbouring neurons: four on a processor with vectors, else one. Memory has `count`
+ * of them. */
 #if defined(EDGERNN_HELIUM)
 typedef float32x4_t EdgernnLanes;
 #define EDGERNN_LANES 4
+/* Assembly, as GCC moves each predicate through other registers. */
 static inline EdgernnLanes edgernn_load_lanes(const float* from, int32_t count) {
-  return vldrwq_z_f32(from, vctp32q((uint32_t)count));
+  EdgernnLanes result;
+  __asm__("vctp.32 %2\n\tvpst\n\tvldrwt.u32 %q0, [%1]"
+          : "=w"(result)
+          : "r"(from), "r"(count), "m"(*(const float (*)[4])(const void*)from)
+          : EDGERNN_PREDICATE);
+  return result;
 }
 static inline void edgernn_store_lanes(float* to, EdgernnLanes a, int32_t count) {
-  vstrwq_p_f32(to, a, vctp32q((uint32_t)count));
+  __asm__("vctp.32 %3\n\tvpst\n\tvstrwt.32 %q2, [%1]"
+          : "+m"(*(float (*)[4])(void*)to)
+          : "r"(to), "w"(a), "r"(count)
+          : EDGERNN_PREDICATE);
 }
 static inline EdgernnLanes edgernn_all_lanes(const float* from) { return vld1q_f32(from); }
 static inline EdgernnLanes edgernn_same_lanes(float a) { return vdupq_n_f32(a); }
-static inline EdgernnLanes edgernn_lanes_add_sum(EdgernnLanes to, const int32_t* sums,
-                                                 const float* scales, const EdgernnQuantised* x) {
-  const float32x4_t scale = vmulq_n_f32(vld1q_f32(scales), x->scale);
-  return vfmaq_f32(to, vcvtq_f32_s32(vld1q_s32(sums)), scale);
+/* to + w a for the weight of each neuron. */
+static inline EdgernnLanes edgernn_lanes_add(EdgernnLanes to, const float* w, float a) {
+  return vfmaq_n_f32(to, vld1q_f32(w), a);
 }
 
 /* a, limited to [-most, most]; NaN stays NaN. */
 static inline EdgernnLanes edgernn_lanes_clamp(EdgernnLanes a, float most) {
-  const EdgernnLanes capped = vpselq_f32(vdupq_n_f32(most), a, vcmpgtq_n_f32(a, most));
-  return vpselq_f32(vdupq_n_f32(-most), capped, vcmpltq_n_f32(capped, -most));
+  __asm__("vpt.f32 gt, %q0, %1\n\tvdupt.32 %q0, %1\n\tvpt.f32 lt, %q0, %2\n\tvdupt.32 %q0, %2"
+          : "+w"(a)
+          : "r"(most), "r"(-most)
+          : EDGERNN_PREDICATE);
+  return a;
+}
+
+/* Assembly, as GCC divides through other registers and memory. */
+static inline EdgernnLanes edgernn_lanes_divide(EdgernnLanes a, EdgernnLanes b) {
+  register EdgernnLanes to __asm__("q0") = a;
+  register EdgernnLanes by __asm__("q1") = b;
+  __asm__("vdiv.f32 s0, s0, s4\n\tvdiv.f32 s1, s1, s5\n\tvdiv.f32 s2, s2, s6\n\tvdiv.f32 s3, s3, s7"
+          : "+w"(to)
+          : "w"(by));
+  return to;
 }
 
 /* As edgernn_split_exp. */
-static inline EdgernnLanes edgernn_lanes_split_exp(EdgernnLanes a, EdgernnLanes* scale) {
-  const EdgernnLanes shifted = vfmasq_n_f32(a, vdupq_n_f32(1.44269504088896341f), EDGERNN_ROUND);
-  const EdgernnLanes r =
-      vfmaq_n_f32(a, vsubq_n_f32(shifted, EDGERNN_ROUND), -0.693147180559945309f);
+static inline EdgernnLanes edgernn_lanes_split_exp(EdgernnLanes a, EdgernnLanes* r,
+                                                   EdgernnLanes* d) {
+  const EdgernnLanes shifted = vaddq_n_f32(vmulq_n_f32(a, 1.44269504088896341f), EDGERNN_ROUND);
+  *r = vfmaq_n_f32(a, vsubq_n_f32(shifted, EDGERNN_ROUND), -0.693147180559945309f);
+  const EdgernnLanes square = vmulq_f32(*r, *r);
+  *d = vmulq_f32(vaddq_n_f32(vmulq_n_f32(square, -0.0027660064f), 0.16666618f), square);
   const uint32x4_t power = vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23);
-  *scale = vreinterpretq_f32_u32(vaddq_n_u32(power, 0x3f800000u));
-  EdgernnLanes q = vfmasq_n_f32(r, vdupq_n_f32(0.00138888729f), 0.00836907607f);
-  q = vfmasq_n_f32(q, r, 0.0416671373f);
-  q = vfmasq_n_f32(q, r, 0.166665062f);
-  q = vfmasq_n_f32(q, r, 0.49999997f);
-  q = vfmasq_n_f32(q, r, 1.0f);
-  return vmulq_f32(q, r);
+  return vreinterpretq_f32_u32(vaddq_n_u32(power, 0x3f800000u));
 }
 
 static inline EdgernnLanes edgernn_lanes_sigmoid(EdgernnLanes a) {
-  EdgernnLanes scale;
-  const EdgernnLanes less_one =
-      edgernn_lanes_split_exp(vnegq_f32(edgernn_lanes_clamp(a, 87.0f)), &scale);
-  return 1.0f / vaddq_n_f32(vfmaq_f32(scale, scale, less_one), 1.0f);
+  EdgernnLanes r, d;
+  const EdgernnLanes scale = edgernn_lanes_split_exp(edgernn_lanes_clamp(a, 87.0f), &r, &d);
+  const EdgernnLanes c = vaddq_n_f32(d, 2.0f), e = vmulq_f32(scale, vaddq_f32(c, r));
+  return edgernn_lanes_divide(e, vaddq_f32(e, vsubq_f32(c, r)));
 }
 
 static inline EdgernnLanes edgernn_lanes_tanh(EdgernnLanes a) {
-  EdgernnLanes scale;
-  const EdgernnLanes less_one = edgernn_lanes_split_exp(edgernn_lanes_clamp(a + a, 20.0f), &scale);
-  const EdgernnLanes e = vfmaq_f32(vsubq_n_f32(scale, 1.0f), scale, less_one);
-  return e / vaddq_n_f32(e, 2.0f);
+  EdgernnLanes r, d;
+  const EdgernnLanes scale = edgernn_lanes_split_exp(edgernn_lanes_clamp(a + a, 20.0f), &r, &d);
+  const EdgernnLanes less = vsubq_n_f32(scale, 1.0f), more = vaddq_n_f32(scale, 1.0f);
+  return edgernn_lanes_divide(vfmaq_n_f32(vfmaq_f32(vmulq_f32(less, d), more, r), less, 2.0f),
+                              vfmaq_n_f32(vfmaq_f32(vmulq_f32(more, d), less, r), more, 2.0f));
 }
 #else
 typedef float EdgernnLanes;
@@ -418,7 +503,7 @@ typedef float EdgernnLanes;
 #define edgernn_store_lanes(to, a, count) ((void)(count), *(to) = (a))
 #define edgernn_all_lanes(from) (*(from))
 #define edgernn_same_lanes(a) (a)
-#define edgernn_lanes_add_sum edgernn_add_sum
+#define edgernn_lanes_add(to, w, a) ((to) + *(w) * (a))
 #define edgernn_lanes_sigmoid edgernn_sigmoid
 #define edgernn_lanes_tanh edgernn_tanh
 #endif
@@ -427,21 +512,22 @@ typedef float EdgernnLanes;
 static inline EdgernnQuantised edgernn_quantise(const float* from, int32_t columns, float largest,
                                                 int16_t* to) {
   uint32_t most = 0; /* the bits of magnitudes have the order of the floats */
-  int32_t sum = 0, k = 0;
+  uint32_t sum = 0;
+  int32_t k = 0;
 #if defined(EDGERNN_HELIUM)
   uint32x4_t magnitudes = vdupq_n_u32(0);
   for (; k < columns; k += 4) {
     const uint32x4_t bits = vreinterpretq_u32_f32(edgernn_load_lanes(from + k, columns - k));
     magnitudes = vmaxq_u32(magnitudes, vshlq_n_u32(bits, 1));
   }
-  most = vmaxvq_u32(0, magnitudes) >> 1;
+  most = vmaxvq_u32(0, magnitudes);
 #else
   for (; k < columns; ++k) {
-    const uint32_t magnitude = edgernn_bits(from[k]) & 0x7fffffffu;
+    const uint32_t magnitude = edgernn_bits(from[k]) << 1;
     most = magnitude > most ? magnitude : most;
   }
 #endif
-  const float top = edgernn_from_bits(most);
+  const float top = edgernn_from_bits(most >> 1);
   const int finite = edgernn_is_finite(top);
   const float factor = finite && top > 1e-30f ? largest / top : 0.0f;
   /* without a finite scale, the integers do not matter */
@@ -450,19 +536,21 @@ static inline EdgernnQuantised edgernn_quantise(const float* from, int32_t colum
   for (; k < columns; k += 4) {
     const float32x4_t a = edgernn_load_lanes(from + k, columns - k);
     const float32x4_t rounded = vfmasq_n_f32(a, vdupq_n_f32(factor), EDGERNN_ROUND);
-    const int32x4_t integers = vsubq_n_s32(vreinterpretq_s32_f32(rounded), EDGERNN_ROUND_BITS);
-    sum = vaddvaq_s32(sum, integers);
-    vstrhq_s32(to + k, integers);
+    const uint32x4_t integers = vsubq_n_u32(vreinterpretq_u32_f32(rounded), EDGERNN_ROUND_BITS);
+    sum = vaddvaq_u32(sum, integers);
+    vstrhq_s32(to + k, vreinterpretq_s32_u32(integers));
   }
 #else
   for (; k < columns; ++k) {
-    to[k] = (int16_t)(edgernn_bits(from[k] * factor + EDGERNN_ROUND) - EDGERNN_ROUND_BITS);
-    sum += to[k];
+    const uint32_t bits = edgernn_bits(from[k] * factor + EDGERNN_ROUND);
+    to[k] = (int16_t)bits; /* the lower half of EDGERNN_ROUND is 0 */
+    sum += bits;
   }
+  sum -= (uint32_t)columns * EDGERNN_ROUND_BITS;
   for (; k & 3; ++k) to[k] = 0;
 #endif
   const float scale = finite ? top / largest : edgernn_from_bits(0x7fc00000u);
-  const EdgernnQuantised result = {to, k, (uint32_t)sum << 7, scale};
+  const EdgernnQuantised result = {to, k, sum << 7, scale};
   return result;
 }
 
@@ -489,17 +577,13 @@ static inline void edgernn_int8_linear(const int8_t* w, const float* scales, con
                                        float largest, const float* x, int16_t* quantised,
                                        float* y) {
   const EdgernnQuantised input = edgernn_quantise(x, columns, largest, quantised);
-  int32_t sums[4];
-  for (int32_t i = 0; i < outputs; ++i) {
-    const int32_t place = i < grouped ? i & 3 : 0;
-    if (i >= grouped) {
-      edgernn_int8_sums_1(w, &input, sums);
-      w += input.columns;
-    } else if (place == 0) {
-      edgernn_int8_fours(w, &input, sums, sums + 4);
-      w += 4 * input.columns;
-    }
-    y[i] = edgernn_add_sum(bias ? bias[i] : 0.0f, sums + place, scales + i, &input);
+  int32_t i = 0;
+  for (; i < outputs; ++i) y[i] = bias ? bias[i] : 0.0f;
+  w = edgernn_int8_groups(w, &input, grouped / 4, scales, y, y, 4);
+  for (i = grouped; i < outputs; ++i, w += input.columns) {
+    int32_t sum;
+    edgernn_int8_sums_1(w, &input, &sum);
+    y[i] = edgernn_add_sum(y[i], &sum, scales + i, &input);
   }
 }
 
