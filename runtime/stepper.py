@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bindings of the C functions that run a packed model (from `edgernn pack`) step by step."""
 
+import contextlib
 import ctypes
+import mmap
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from edgernn.runtime.library import load_library
 Array = NDArray[Any]
 # alignment in bytes, EDGERNN_ALIGNMENT of runtime/csrc/include/edgernn.h
 _ALIGNMENT = 64
+# size in bytes of a huge page on x86 and Arm, and of the smallest array that gets such pages
+_HUGE_PAGE, _HUGE_ARRAY = 2**21, 2**22
 
 
 class Sizes(ctypes.Structure):
@@ -178,12 +182,22 @@ def aligned(content: bytes | int) -> NDArray[np.uint8]:
     If `content` is bytes, the array is a copy of them. If it is an integer, the array has that number of zeros.
     """
     size = content if isinstance(content, int) else len(content)
-    buffer = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % _ALIGNMENT
+    huge = size >= _HUGE_ARRAY and hasattr(mmap, "MADV_HUGEPAGE")
+    alignment = _HUGE_PAGE if huge else _ALIGNMENT
+    buffer = _huge_pages(size + alignment) if huge else np.zeros(size + alignment, np.uint8)
+    start = -buffer.ctypes.data % alignment
     aligned = buffer[start : start + size]
     if isinstance(content, bytes):
         aligned[:] = np.frombuffer(content, np.uint8)
     return aligned
+
+
+def _huge_pages(size: int) -> Array:
+    """Allocate zeros in huge pages, if the kernel has them, as a step of a large model reads all of its memory."""
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
 
 
 def _address(array: Array) -> ctypes.c_void_p:

@@ -322,6 +322,19 @@ def test_no_cut_of_a_file_is_read():
             memory(content[:size])
 
 
+@pytest.mark.parametrize("huge", [True, False])
+@pytest.mark.parametrize("size", [100, 5 << 20])
+def test_memory_of_a_model_is_aligned(size, huge, monkeypatch):
+    if not huge:
+        monkeypatch.delattr("mmap.MADV_HUGEPAGE", raising=False)
+    content = np.random.default_rng(0).bytes(size)
+    copy, zeros = aligned(content), aligned(size)
+    assert copy.tobytes() == content
+    assert not zeros.any()
+    assert copy.ctypes.data % 64 == zeros.ctypes.data % 64 == 0
+    zeros[:] = 1
+
+
 def test_bad_arguments_are_answered_with_a_status():
     content = packed("gru")
     lib = ctypes.CDLL(library())
