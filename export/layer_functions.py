@@ -2,14 +2,14 @@
 """Functions of standard ONNX operators for layers, traced from torch, so that equations are written only once.
 
 A layer has two parts. The operations for all steps at once (input projections, constants) become nodes of the function.
-One step becomes the body of a Scan. A trace takes seconds; half of this time is a fixed cost of torch.onnx.export. One
+One step becomes the body of a Scan. A trace takes a second; much of this time is a fixed cost of torch.onnx.export. One
 call therefore traces both parts, and layers that differ only in the values of their weights share a trace.
 """
 
 import io
 import logging
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
@@ -18,6 +18,7 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from edgernn.errors import EdgernnError
 from edgernn.export.translations import TRANSLATIONS
@@ -116,11 +117,11 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def call_exporter(module: nn.Module, arguments: tuple[Any, ...], **words: Any) -> Any:
+def call_exporter(module: nn.Module | torch.export.ExportedProgram, arguments: tuple[Any, ...], **words: Any) -> Any:
     """Call torch.onnx.export quietly, with the opset and the translations of all files of edgernn.
 
     Args:
-        module: The module.
+        module: The module, or what `torch.export.export` captured of it.
         arguments: Its positional arguments.
         **words: Further arguments of torch.onnx.export: names and dynamic shapes.
 
@@ -143,23 +144,56 @@ def call_exporter(module: nn.Module, arguments: tuple[Any, ...], **words: Any) -
         )
 
 
+def _captured(module: nn.Module, arguments: tuple[Any, ...], shapes: Any) -> torch.export.ExportedProgram:
+    """Capture a module for torch.onnx.export, without the two further traces that decompose operators if none needs it.
+
+    These traces take more than half of the time of an export.
+
+    Args:
+        module: The module.
+        arguments: Its positional arguments.
+        shapes: Dynamic shapes as for torch.onnx.export.
+
+    Returns:
+        The captured program.
+    """
+    variable = pytree.tree_map(lambda axis: torch.export.Dim.DYNAMIC if isinstance(axis, str) else axis, shapes)
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(
+            module, arguments, dynamic_shapes=variable, prefer_deferred_runtime_asserts_over_guards=True
+        )
+    operators = {node.target for node in program.graph.nodes if node.op == "call_function"}
+    changes = any(getattr(operator, "_schema", None) and operator._schema.is_mutable for operator in operators)
+    decompose = program.run_decompositions
+
+    def decompose_if_needed(table: Mapping[Any, Any]) -> torch.export.ExportedProgram:
+        return decompose(dict(table)) if changes or operators & table.keys() else program
+
+    program.run_decompositions = decompose_if_needed
+    return program
+
+
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
     """Trace a module to an ONNX graph that reads its weights and `inputs`; `axes` names each input's dynamic axes."""
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
+    arguments = parameters, list(inputs.values())
+    shapes = [None] * len(parameters), list(axes)
+    names = [*functional.names, *inputs]
     try:
-        program = call_exporter(
-            functional,
-            (parameters, list(inputs.values())),
-            input_names=[*functional.names, *inputs],
-            dynamic_shapes=([None] * len(parameters), list(axes)),
-        )
-    except torch.onnx.OnnxExporterError as error:
-        reason = str(error.__cause__ or error).partition("\n")[0]
-        raise EdgernnError(
-            f"a layer cannot be exported ({reason}); use other torch operators in its cell or rule, such as "
-            "torch.where in place of a branch"
-        ) from error
+        program = call_exporter(_captured(functional, arguments, shapes), arguments, input_names=names)
+    except Exception:
+        # the exporter has other ways to capture a module, and a reason why none succeeds
+        program = None
+    if program is None:
+        try:
+            program = call_exporter(functional, arguments, input_names=names, dynamic_shapes=shapes)
+        except torch.onnx.OnnxExporterError as error:
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise EdgernnError(
+                f"a layer cannot be exported ({reason}); use other torch operators in its cell or rule, such as "
+                "torch.where in place of a branch"
+            ) from error
     if program is None:
         raise EdgernnError("torch.onnx.export could not trace a layer; use other torch operators in its cell or rule")
     model = program.model_proto

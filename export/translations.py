@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 import torch
-from onnxscript import opset20
+from onnxscript import opset18, opset20
 
 from edgernn.surrogate import EVENT
 
@@ -21,4 +21,20 @@ def _event(v: Any, height: float, width: float) -> Any:
     return opset20.Cast(opset20.Greater(v, opset20.Constant(value_float=0.0)), to=onnx.TensorProto.FLOAT)
 
 
-TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.lerp.Tensor: _lerp, EVENT: _event}
+def _cast(value: Any, dtype: int, non_blocking: bool = False, copy: bool = False, memory_format: Any = None) -> Any:
+    # the nodes of torch's decomposition, which takes more time than all else of an export
+    return opset18.Cast(value, to=dtype)
+
+
+def _subtract_from(value: Any, number: float, alpha: float = 1) -> Any:
+    # the nodes of torch's decomposition too
+    product = value if alpha == 1 else opset20.Mul(value, opset20.CastLike(alpha, value))
+    return opset20.Sub(opset20.CastLike(number, value), product)
+
+
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.lerp.Tensor: _lerp,
+    torch.ops.aten.to.dtype: _cast,
+    torch.ops.aten.rsub.Scalar: _subtract_from,
+    EVENT: _event,
+}
