@@ -46,6 +46,9 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/*.cmak
 
 NATIVE := $(shell find runtime/csrc runtime/firmware examples/c examples/cpp examples/mcu tests -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.c')
 
+# tests start hundreds of processes, each of which would compile the package anew
+unexport PYTHONDONTWRITEBYTECODE
+
 # one process per processor; each takes whole test files
 SPREAD := -n auto --dist loadfile
 

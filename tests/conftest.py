@@ -83,7 +83,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _poison() -> None:
     """Fill uninitialised memory with NaN, so that an unwritten element fails the test."""
     if POISON:
-        torch.use_deterministic_algorithms(True)
+        # torch.use_deterministic_algorithms would import torch's compiler, which takes seconds
+        torch.set_deterministic_debug_mode("error")
         torch.utils.deterministic.fill_uninitialized_memory = True
     torch.manual_seed(0)
 
