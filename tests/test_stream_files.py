@@ -10,10 +10,12 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from edgernn.bench.step_graphs import bench_graph
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.streaming.stream_file import stream_file, stream_model
 from edgernn.runtime.open_model import open_session
+from edgernn.runtime.timing import Rounds
 
 T, B, I, H = 6, 2, 3, 4
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -666,3 +668,30 @@ def test_an_input_with_an_empty_axis_is_refused(axis, tmp_path):
     onnx.save(proto, tmp_path / "m.onnx")
     with pytest.raises(EdgernnError, match=r"expected axes of at least 1, got \[.*0.*\]; correct it with --shape"):
         stream_file(tmp_path / "m.onnx")
+
+
+def test_a_nan_weight_is_named_and_an_output_that_is_an_input_is_timed(tmp_path):
+    def save(path, fill):
+        rng = np.random.default_rng(0)
+        weights = {name: rng.normal(0, 0.3, (1, 12, size)).astype(np.float32) for name, size in (("W", 3), ("R", 4))}
+        weights["W"][0, 0, 0] = fill
+        shapes = {"x": [1, 1, 3], "h": [1, 1, 4], "y": [1, 1, 1, 4], "h.next": [1, 1, 4]}
+        values = {n: onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes.items()}
+        graph = onnx.helper.make_graph(
+            [onnx.helper.make_node("GRU", ["x", "W", "R", "", "", "h"], ["y", "h.next"], hidden_size=4)],
+            "step",
+            [values["x"], values["h"]],
+            [values["y"], values["h.next"], values["x"]],
+            [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+        )
+        opset = [onnx.helper.make_opsetid("", 17)]
+        onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+
+    path = tmp_path / "step.onnx"
+    save(path, 0.5)
+    assert bench_graph(path, Rounds(rounds=1, block_ms=1))["error"] < 1e-5
+    save(path, np.nan)
+    with pytest.raises(EdgernnError, match="expected finite outputs of ONNX Runtime, got others; check weights"):
+        bench_graph(path)
+    with pytest.raises(EdgernnError, match=r"y: expected finite numbers for the inputs of the check, .* check the weig"):
+        stream_file(path, tmp_path / "out.onnx")

@@ -52,7 +52,11 @@ class _OnnxSteps:
         names = [value.name for value in session.get_outputs()]
         first = run_interruptibly(session, names, {**arrays, **copies[0]})
         results = {name: value for name, value in first.items() if name not in states.values()}
-        self._outputs = [value for value in results.values() if value.dtype == np.float32]
+        # ONNX Runtime does not write a bound output that is an input of the graph
+        self._outputs = [arrays.get(name, value) for name, value in results.items() if value.dtype == np.float32]
+        results = {name: value for name, value in results.items() if name not in arrays}
+        if not results and not kept:
+            raise EdgernnError(f"{path}: expected an output that a node computes, got inputs alone; there is no work")
         wrap = onnxruntime().OrtValue.ortvalue_from_numpy
         self._bindings = []
         shared = {name: wrap(array) for name, array in (*arrays.items(), *results.items())}
@@ -143,6 +147,8 @@ def bench_graph(
         other.step(row)
         outputs.append(stepper.y[0].copy())
         expected.append(other.y)
+    if not np.isfinite(expected).all():
+        raise EdgernnError(f"{path}: expected finite outputs of ONNX Runtime, got others; check weights and example")
     error = float(np.abs(np.array(outputs) - expected).max())
     is_exact = options.weights in (None, "float32")
     if is_exact and not error <= (most := allowed_error(np.array(expected), len(expected))):

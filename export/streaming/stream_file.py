@@ -331,6 +331,11 @@ def _check(
     result.change = 0.0
     for a, b in zip(old[:count], new[:count], strict=True):
         for name, y in a.items():
+            if y.dtype.kind == "f" and not np.isfinite(y).all():
+                raise EdgernnError(
+                    f"{path}: {name}: expected finite numbers for the inputs of the check, got others; give inputs "
+                    "that fit with --data, or check the weights"
+                )
             error = difference(b[name], y)
             result.change = max(result.change, error)
             if not result.quantised and not error <= 8 * limits[name]:
