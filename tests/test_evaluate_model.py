@@ -317,6 +317,12 @@ def test_data_of_another_kind_are_refused(own, tmp_path):
         evaluate_model(own / "run", data=tmp_path / "new.npz")
     with pytest.raises(EdgernnError, match="data: no such file or folder: nowhere; check the path"):
         evaluate_model(own / "run", data=Path("nowhere"))
+    # a run with a relative path, in another folder
+    run = shutil.copytree(own / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"source": "data"}))
+    with pytest.raises(EdgernnError, match=r"no such file or folder: data, .* relative to the folder of the training"):
+        evaluate_model(run)
 
 
 @pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")

@@ -382,6 +382,13 @@ def test_the_one_column_of_dates_is_the_time(tmp_path, time, found):
     assert (task.channels, task.reading["time"], task.reading["measured"]) == (("x",), found, found and 2.0)
 
 
+def test_one_long_recording_is_told_how_it_becomes_several(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("t,x,activity\n" + "".join(f"{i / 50:.3f},{i * i % 7},{'ab'[i % 2]}\n" for i in range(40)))
+    with pytest.raises(EdgernnError, match=r"got 1; name the column that tells .* sequence=NAME, set gap to split"):
+        Tables().open(path, 0)
+
+
 HEADER = "t,x,activity,person\n"
 
 

@@ -68,7 +68,11 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
         EdgernnError: The data are missing.
     """
     config = read_config(run)
-    kind, source = find_task(config.get("source") or config["task"]["name"])
+    kept = config.get("source")
+    if kept and not Path(kept).exists():
+        hint = "" if Path(kept).is_absolute() else "; the path is relative to the folder of the training: run it there"
+        raise EdgernnError(f"{run}: no such file or folder: {kept}, the data of its training{hint}")
+    kind, source = find_task(kept or config["task"]["name"])
     model = model_config(config, run / CONFIG)
     task = with_settings(kind, config["task"]["settings"], settings or {}, model)
     folder = data or (Path(config["data"]) if config.get("data") else None)

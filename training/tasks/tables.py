@@ -359,10 +359,14 @@ class Tables(ColumnSettings, OwnData):
         held_out = max(1, len(names) // HELD_OUT)
         if len(names) <= held_out * len(missing):
             wanted = f"at least {len(missing) + 1} groups by {by} for train, {' and '.join(missing)}"
-            raise EdgernnError(
-                f"{source}: expected {wanted}, got {len(names)}; add some, or set sequence, gap or split_by to another "
-                "column"
-            )
+            remedy = "add some, or set sequence, gap or split_by to another column"
+            if len(names) == 1 and by == "recording":
+                remedy = (
+                    "name the column that tells sequences apart with sequence=NAME, set gap to split the recording "
+                    "where its time jumps, or put its first, middle and last rows into files of folders train, val "
+                    "and test"
+                )
+            raise EdgernnError(f"{source}: expected {wanted}, got {len(names)}; {remedy}")
         part_of = {name: part for part in _PARTS for name in groups[part]}
         classes = {name: set[int]() for name in names}
         for r in recordings:
