@@ -325,7 +325,7 @@ def _pairs(data: Dataset[Any]) -> tuple[Any, ...]:
     """Return the pairs (x, y) of a Dataset as a pair of sequences."""
     if not isinstance(data, Iterable) and not hasattr(data, "__len__"):
         raise UsageError(f"task: expected a Dataset with a length, got {type(data).__name__}; add the method __len__")
-    pairs = list(data if isinstance(data, Iterable) else (data[i] for i in range(len(data))))  # type: ignore[arg-type]
+    pairs = list(data if isinstance(data, Iterable) else (data[i] for i in range(len(data))))
     for i, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             got = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
@@ -356,11 +356,11 @@ def _from_pandas(frame: Any) -> Any:
     if frame.index.names != [None] or frame.index.dtype.kind not in "iuO":
         frame = frame.reset_index()
     names = list(frame.columns)
-    if wrong := [name for name in names if isinstance(name, tuple)]:
-        raise UsageError(f"task: expected one name for each column, got {wrong[0]!r}; join the names of its levels")
+    if levels := [name for name in names if isinstance(name, tuple)]:
+        raise UsageError(f"task: expected one name for each column, got {levels[0]!r}; join the names of its levels")
     words = [str(name) for name in names]
-    if wrong := [name for name in words if words.count(name) > 1]:
-        raise UsageError(f"task: expected columns of different names, got {wrong[0]!r} twice; rename one")
+    if repeated := [name for name in words if words.count(name) > 1]:
+        raise UsageError(f"task: expected columns of different names, got {repeated[0]!r} twice; rename one")
     columns = {str(name): zip(frame[name].tolist(), frame[name].isna().tolist(), strict=True) for name in names}
     return pl.DataFrame({name: [None if gone else cell for cell, gone in cells] for name, cells in columns.items()})
 
