@@ -70,7 +70,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     columns = []
     for name in NAMES:
-        _, _, (reference, array) = FILES[name]
+        _, _, (reference, array), _ = FILES[name]
         x = np.load(folder / reference)[array]
         frames = x.reshape(-1, x.shape[-1])[:FRAMES]
         with tempfile.TemporaryDirectory() as temporary:

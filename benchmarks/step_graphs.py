@@ -8,6 +8,7 @@ loops in C, for which `cc` must be there, and from Python, on one thread. If the
 called from Python, too. Nothing else may run on the machine.
 """
 
+import gzip
 import importlib
 import importlib.metadata
 import itertools
@@ -24,31 +25,34 @@ import onnx
 from numpy.typing import NDArray
 
 from benchmarks.tables import table as markdown_table
+from benchmarks.wasm import WASM
 from edgernn.bench.provenance import machine
-from edgernn.bench.step_graphs import bench_graph
-from edgernn.bench.step_loop import ONNX_RUNTIME, PACKED
+from edgernn.bench.step_graphs import MANY, bench_graph
+from edgernn.bench.step_loop import ONNX_RUNTIME, PACKED, STREAMS
 from edgernn.export.streaming.stream_file import stream_file
 from edgernn.files import write_json
 from edgernn.runtime.graph_options import PLAIN, GraphOptions
 from edgernn.runtime.graph_states import fix_inputs, pair_states
 from edgernn.runtime.info import read_model
 from edgernn.runtime.step_graph.lowering import shape_of
+from edgernn.runtime.step_graph.pack import pack_graph
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.runtime.weights import parse
 
 Array = NDArray[np.float32]
-# file: its name in the table, what it needs, and the array of its inputs
-FILES: dict[str, tuple[str, GraphOptions, tuple[str, str]]] = {
+# file: its name in the table, what it needs, the array of its inputs, and the milliseconds of sound of a frame
+FILES: dict[str, tuple[str, GraphOptions, tuple[str, str], int]] = {
     "silero/silero_vad.onnx": (
         "silero-vad",
         GraphOptions({"sr": np.array(16000)}, {"input": [1, 576]}),
         ("silero/ref.npz", "frames"),
+        32,
     ),
-    "silero/silero_vad_openvino_16k.onnx": ("silero-vad, its fastest file", PLAIN, ("silero/ref.npz", "frames")),
-    "dtln/model_1.onnx": ("DTLN, part 1", PLAIN, ("dtln/ref.npz", "input_2")),
-    "dtln/model_2.onnx": ("DTLN, part 2", PLAIN, ("dtln/ref.npz", "input_4")),
-    "nsnet2/nsnet2-20ms-baseline.onnx": ("NSNet2", PLAIN, ("nsnet2/ref.npz", "input")),
-    "gtcrn/gtcrn_simple.onnx": ("GTCRN", PLAIN, ("gtcrn/ref.npz", "mix")),
+    "silero/silero_vad_openvino_16k.onnx": ("silero-vad, its fastest file", PLAIN, ("silero/ref.npz", "frames"), 32),
+    "dtln/model_1.onnx": ("DTLN, part 1", PLAIN, ("dtln/ref.npz", "input_2"), 8),
+    "dtln/model_2.onnx": ("DTLN, part 2", PLAIN, ("dtln/ref.npz", "input_4"), 8),
+    "nsnet2/nsnet2-20ms-baseline.onnx": ("NSNet2", PLAIN, ("nsnet2/ref.npz", "input"), 10),
+    "gtcrn/gtcrn_simple.onnx": ("GTCRN", PLAIN, ("gtcrn/ref.npz", "mix"), 16),
 }
 # files without states
 STATELESS = ("nsnet2/nsnet2-20ms-baseline.onnx",)
@@ -57,7 +61,7 @@ TRACT = "tract"
 
 def timed(folder: Path, name: str, rounds: Rounds) -> dict[str, Any]:
     """Return the reports of a file with float32 and int8 matrices, and tract's microseconds a step if it is there."""
-    _, options, (reference, array) = FILES[name]
+    _, options, (reference, array), _ = FILES[name]
     x = np.load(folder / reference)[array]
     # NSNet2 has all frames in one call, the others have the frames first
     frames = x.reshape(-1, x.shape[-1]) if name in STATELESS else x.reshape(len(x), -1)
@@ -71,6 +75,10 @@ def timed(folder: Path, name: str, rounds: Rounds) -> dict[str, Any]:
             for weights in ("float32", "int8")
         }
         reports[TRACT] = tract_step(path, options, frames, rounds)
+        content = read_model(path)
+        model = parse(content, path, external="read")
+        packed = pack_graph(model, path, len(content), replace(options, weights="int8"))
+        reports["int8"]["gzipped"] = len(gzip.compress(packed.content.data, 9))
     return reports
 
 
@@ -121,10 +129,10 @@ def _tract_call(
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format a report of `main` as a Markdown table, and a line on how it was measured."""
+    """Format a report of `main` as Markdown: times of one stream and how they were measured, then streams and sizes."""
     head = ["a frame of", "multiply-adds", "ONNX Runtime", "packed", "ratio", "packed, int8", "ratio"]
     head += ["ONNX Runtime from Python", "tract from Python"]
-    rows = []
+    rows, further = [], []
     for name, reports in report["files"].items():
         in_c, int8 = (reports[weights]["from_c"] for weights in ("float32", "int8"))
         step = reports["float32"]["step"][ONNX_RUNTIME]
@@ -132,12 +140,24 @@ def table(report: dict[str, Any]) -> str:
         cells += [cell for way in (in_c, int8) for cell in (f"{way['step'][PACKED]:,.1f}", f"{way['ratio']:.2f}")]
         tract = reports[TRACT]
         cells += [f"{step:,.1f}", "–" if tract is None else f"{tract:,.1f}"]
-        rows.append([FILES[name][0], f"{reports['float32']['macs']:,}", *cells])
+        title, *_, milliseconds = FILES[name]
+        rows.append([title, f"{reports['float32']['macs']:,}", *cells])
+        streams = [f"{in_c[STREAMS]:,.1f}", f"{1000 * milliseconds / in_c[STREAMS]:,.0f}"]
+        sizes = [f"{reports['float32']['stream_memory']:,}", f"{reports['int8']['gzipped'] / 1000:,.0f}"]
+        further.append([title, f"{milliseconds} ms", *streams, *sizes])
     where, tract = report["machine"], report[TRACT]
     text = "Microseconds a frame, called from C where no other language is named, medians of "
     text += f"{report['rounds']} rounds: one stream on one thread of {where['cpu']}, {where['instruction_set']}"
     text += "." if tract is None else f"; tract {tract}."
-    return f"{markdown_table(head, rows)}\n\n{textwrap.fill(text, 120)}"
+    text += " A ratio is ONNX Runtime's time divided by that of the packed model."
+    many = f"The packed models again, with {MANY} streams that share the weights and make each step together"
+    many += " (microseconds a frame of one of them, called from C, and how many a core then serves in real time)"
+    many += ", and the size that a web page loads"
+    many += "." if report["module"] is None else f" besides the engine's module of {report['module'] / 1000:,.0f} kB."
+    heads = ["a frame of", "sound", f"one of {MANY} streams", "streams in real time", "bytes of a further stream"]
+    heads += ["int8 file, kB gzipped"]
+    parts = [markdown_table(head, rows), textwrap.fill(text, 120), textwrap.fill(many, 120)]
+    return "\n\n".join([*parts, markdown_table(heads, further)])
 
 
 def picture(path: Path, report: dict[str, Any]) -> None:
@@ -181,7 +201,7 @@ def picture(path: Path, report: dict[str, Any]) -> None:
 def main(folder: Path, out: Path | None, rounds: int) -> None:
     """Time the networks of other people in FOLDER, packed and in other runtimes."""
     reports, missing = dict[str, Any](), list[str]()
-    for name, (_, _, (reference, _)) in FILES.items():
+    for name, (_, _, (reference, _), _) in FILES.items():
         if (folder / name).is_file() and (folder / reference).is_file():
             reports[name] = timed(folder, name, Rounds(rounds))
         else:
@@ -190,10 +210,14 @@ def main(folder: Path, out: Path | None, rounds: int) -> None:
         version = importlib.metadata.version(TRACT)
     except importlib.metadata.PackageNotFoundError:
         version = None
-    report = {"machine": machine(), "rounds": rounds, TRACT: version, "files": reports, "missing": missing}
+    module = len(gzip.compress(WASM.read_bytes(), 9)) if WASM.is_file() else None
+    report = {"machine": machine(), "rounds": rounds, TRACT: version, "module": module, "files": reports}
+    report["missing"] = missing
     click.echo(table(report))
     if missing:
         click.echo(f"left out, as they are not in {folder}: {', '.join(missing)}")
+    if module is None:
+        click.echo("edgernn.wasm: left out, as it is not built; run: make wasm")
     if version is None:
         click.echo("tract: left out, as it is not installed; pip install tract")
     if out is not None:

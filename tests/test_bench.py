@@ -375,7 +375,7 @@ def test_a_file_of_another_tool_is_refused_on_a_gpu(tmp_path, capsys):
 def test_packed_networks_are_timed_in_python_and_c_and_missing_files_named(monkeypatch, tmp_path, capsys):
     path = small_file(tmp_path)
     np.savez(tmp_path / "ref.npz", x=np.random.default_rng(0).standard_normal((20, 1, 1, 3), np.float32))
-    files = {name: (name, PLAIN, ("ref.npz", "x")) for name in (path.name, "other.onnx")}
+    files = {name: (name, PLAIN, ("ref.npz", "x"), 20) for name in (path.name, "other.onnx")}
     monkeypatch.setattr(step_graphs, "FILES", files)
     step_graphs.main([str(tmp_path), "--rounds", "1", "--out", str(tmp_path)], standalone_mode=False)
     assert f"left out, as they are not in {tmp_path}: other.onnx" in capsys.readouterr().out
@@ -384,7 +384,9 @@ def test_packed_networks_are_timed_in_python_and_c_and_missing_files_named(monke
     assert times["float32"]["error"] < 1e-5 < times["int8"]["error"] < 0.1
     for weights in ("float32", "int8"):
         assert min(*times[weights]["step"].values(), *times[weights]["from_c"]["step"].values()) > 0
-    assert "| small.onnx | 167 | " in step_graphs.table(report)
+    text, streams = step_graphs.table(report), times["float32"]["from_c"]["streams"]
+    assert "| small.onnx | 167 | " in text
+    assert f"| small.onnx | 20 ms | {streams:,.1f} | {20_000 / streams:,.0f} | " in text
     assert (tmp_path / "step-graphs.png").read_bytes().startswith(b"\x89PNG")
 
 

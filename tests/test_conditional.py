@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of a network that run at some steps: in torch, in files for both backends, and packed."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from edgernn.rules.scored import PerSample
 from edgernn.runtime import NetworkSession, Session
 from edgernn.runtime.packed import pack_file
 from tests.native import library
+from tests.source_tree import ROOT
 
 STEPS, BATCH = 23, 3
 
@@ -226,3 +229,12 @@ def test_a_training_step_gives_gradients_and_keeps_no_records_of_skipped_steps()
 def test_wrong_parts_rules_and_calls_are_refused(make, message: str) -> None:
     with pytest.raises(edgernn.UsageError, match=message):
         make()
+
+
+def test_the_page_runs_a_part_at_every_fourth_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/run-a-part.md").read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code, "run-a-part.md", "exec"), names)
+    assert names["slow"].share == 12 / 50
+    np.testing.assert_allclose(np.concatenate(names["slow_steps"]), names["held"], rtol=0, atol=1e-5)

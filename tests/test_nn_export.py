@@ -306,13 +306,15 @@ def test_wrong_file_is_not_blamed_on_the_caller(tmp_path: Path, monkeypatch: pyt
     """A file whose numbers are wrong is refused, and not written."""
     from edgernn.export import network
 
-    def damaged(program: Any) -> onnx.ModelProto:
-        proto = add_functions(program)
+    completed = network._completed
+
+    def damaged(program: Any) -> Any:
+        proto, layers = completed(program)
         (bias,) = (tensor for tensor in proto.graph.initializer if tensor.name.endswith("cell.b"))
         bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 0.01, bias.name))
-        return proto
+        return proto, layers
 
-    monkeypatch.setattr(network, "add_functions", damaged)
+    monkeypatch.setattr(network, "_completed", damaged)
     with pytest.raises(edgernn.EdgernnError, match=r"portable: y0 differs from torch in float64 by 0\.0"):
         to_onnx(Recurrent("gru", 3, 4), tmp_path / "net.onnx", torch.randn(5, 2, 3))
     assert not list(tmp_path.iterdir())
