@@ -86,7 +86,7 @@ CHECKS := check-format check-types check-wheel check-wheels check-sdk check-inst
     check-sanitizers check-calls check-fuzz check-fuzz32 check-threads check-faults check-readers check-supply-chain \
     check-programs check-models check-foreign check-gpu check-instruction-sets check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks list-checks $(CHECKS) fuzz32-packages fuzz32-tools sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser example-vad example-vad-browser
+.PHONY: setup demo test quick checks list-checks $(CHECKS) fuzzers fuzz32-packages fuzz32-tools sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser example-vad example-vad-browser
 
 setup: $(STAMP)
 
@@ -273,11 +273,14 @@ sanitized: setup
 CONFIGURE_FUZZ := cmake -S . -B build/fuzz -DEDGERNN_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DEDGERNN_ISAS=$(CHECKED_ISA) \
     -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG'
 
+# does nothing without clang++, which the checks name
+fuzzers:
+	@command -v clang++ >/dev/null || exit 0; set -e; $(CONFIGURE_FUZZ); \
+	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz edgernn_fuzz_programs
+
 # new inputs are kept in build/fuzz/found for the next run; a crashing input is saved in build/fuzz
-check-fuzz:
+check-fuzz: fuzzers
 	@command -v clang++ >/dev/null || { echo 'check-fuzz: skipped, clang++ is not installed'; exit 0; }; set -e; \
-	$(CONFIGURE_FUZZ); \
-	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz; \
 	mkdir -p build/fuzz/found; \
 	build/fuzz/edgernn_fuzz -seed=$(FUZZ_SEED) -runs=$(FUZZ_RUNS) -max_total_time=$(FUZZ_SECONDS) \
 	    -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
@@ -340,10 +343,8 @@ check-supply-chain: setup
 	$(BIN)/python -m pytest -rs tests/checks/supply_chain.py
 
 # the same models at every run; docs/reference/files.md has the result of a long run
-check-programs:
-	@command -v clang++ >/dev/null || { echo 'check-programs: skipped, clang++ is not installed'; exit 0; }; set -e; \
-	$(CONFIGURE_FUZZ); \
-	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz_programs; \
+check-programs: fuzzers
+	@command -v clang++ >/dev/null || { echo 'check-programs: skipped, clang++ is not installed'; exit 0; }; \
 	ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=8 build/fuzz/edgernn_fuzz_programs $(PROGRAMS)
 
 check-gpu: setup
