@@ -70,7 +70,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     columns = []
     for name in NAMES:
-        _, _, (reference, array), _ = FILES[name]
+        reference, array = FILES[name].reference
         x = np.load(folder / reference)[array]
         frames = x.reshape(-1, x.shape[-1])[:FRAMES]
         with tempfile.TemporaryDirectory() as temporary:
@@ -79,7 +79,10 @@ def main() -> None:
                 path = Path(temporary) / path.name
                 stream_file(folder / name, path)
             columns.append(measure(path, frames))
-    heading = ["thresholds", *(f"{FILES[name][0]}: {figure}" for name in NAMES for figure in ("executed", "outputs"))]
+    heading = [
+        "thresholds",
+        *(f"{FILES[name].title}: {figure}" for name in NAMES for figure in ("executed", "outputs")),
+    ]
     rows = []
     for multiple, *pairs in zip(MULTIPLES, *columns, strict=True):
         figures = (text for share, change in pairs for text in (f"{100 * share:.0f} %", f"{100 * change:.1f} %"))

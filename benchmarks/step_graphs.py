@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -34,25 +34,38 @@ from edgernn.files import write_json
 from edgernn.runtime.graph_options import PLAIN, GraphOptions
 from edgernn.runtime.graph_states import fix_inputs, pair_states
 from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import pack_file
 from edgernn.runtime.step_graph.lowering import shape_of
-from edgernn.runtime.step_graph.pack import pack_graph
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.runtime.weights import parse
 
 Array = NDArray[np.float32]
-# file: its name in the table, what it needs, the array of its inputs, and the milliseconds of sound of a frame
-FILES: dict[str, tuple[str, GraphOptions, tuple[str, str], int]] = {
-    "silero/silero_vad.onnx": (
-        "silero-vad",
-        GraphOptions({"sr": np.array(16000)}, {"input": [1, 576]}),
-        ("silero/ref.npz", "frames"),
-        32,
-    ),
-    "silero/silero_vad_openvino_16k.onnx": ("silero-vad, its fastest file", PLAIN, ("silero/ref.npz", "frames"), 32),
-    "dtln/model_1.onnx": ("DTLN, part 1", PLAIN, ("dtln/ref.npz", "input_2"), 8),
-    "dtln/model_2.onnx": ("DTLN, part 2", PLAIN, ("dtln/ref.npz", "input_4"), 8),
-    "nsnet2/nsnet2-20ms-baseline.onnx": ("NSNet2", PLAIN, ("nsnet2/ref.npz", "input"), 10),
-    "gtcrn/gtcrn_simple.onnx": ("GTCRN", PLAIN, ("gtcrn/ref.npz", "mix"), 16),
+
+
+class Network(NamedTuple):
+    """A network of other people.
+
+    Attributes:
+        title: Its name in the table.
+        reference: File and name of the array of its inputs.
+        milliseconds: Sound of a frame.
+        options: What packing needs.
+    """
+
+    title: str
+    reference: tuple[str, str]
+    milliseconds: int
+    options: GraphOptions = PLAIN
+
+
+_SILERO = GraphOptions({"sr": np.array(16000)}, {"input": [1, 576]})
+FILES = {
+    "silero/silero_vad.onnx": Network("silero-vad", ("silero/ref.npz", "frames"), 32, _SILERO),
+    "silero/silero_vad_openvino_16k.onnx": Network("silero-vad, its fastest file", ("silero/ref.npz", "frames"), 32),
+    "dtln/model_1.onnx": Network("DTLN, part 1", ("dtln/ref.npz", "input_2"), 8),
+    "dtln/model_2.onnx": Network("DTLN, part 2", ("dtln/ref.npz", "input_4"), 8),
+    "nsnet2/nsnet2-20ms-baseline.onnx": Network("NSNet2", ("nsnet2/ref.npz", "input"), 10),
+    "gtcrn/gtcrn_simple.onnx": Network("GTCRN", ("gtcrn/ref.npz", "mix"), 16),
 }
 # files without states
 STATELESS = ("nsnet2/nsnet2-20ms-baseline.onnx",)
@@ -61,7 +74,7 @@ TRACT = "tract"
 
 def timed(folder: Path, name: str, rounds: Rounds) -> dict[str, Any]:
     """Return the reports of a file with float32 and int8 matrices, and tract's microseconds a step if it is there."""
-    _, options, (reference, array), _ = FILES[name]
+    _, (reference, array), _, options = FILES[name]
     x = np.load(folder / reference)[array]
     # NSNet2 has all frames in one call, the others have the frames first
     frames = x.reshape(-1, x.shape[-1]) if name in STATELESS else x.reshape(len(x), -1)
@@ -75,10 +88,8 @@ def timed(folder: Path, name: str, rounds: Rounds) -> dict[str, Any]:
             for weights in ("float32", "int8")
         }
         reports[TRACT] = tract_step(path, options, frames, rounds)
-        content = read_model(path)
-        model = parse(content, path, external="read")
-        packed = pack_graph(model, path, len(content), replace(options, weights="int8"))
-        reports["int8"]["gzipped"] = len(gzip.compress(packed.content.data, 9))
+        pack_file(path, packed := Path(temporary) / "packed.edgernn", replace(options, weights="int8"))
+        reports["int8"]["gzipped"] = len(gzip.compress(packed.read_bytes(), 9))
     return reports
 
 
@@ -140,7 +151,7 @@ def table(report: dict[str, Any]) -> str:
         cells += [cell for way in (in_c, int8) for cell in (f"{way['step'][PACKED]:,.1f}", f"{way['ratio']:.2f}")]
         tract = reports[TRACT]
         cells += [f"{step:,.1f}", "–" if tract is None else f"{tract:,.1f}"]
-        title, *_, milliseconds = FILES[name]
+        title, milliseconds = FILES[name].title, FILES[name].milliseconds
         rows.append([title, f"{reports['float32']['macs']:,}", *cells])
         streams = [f"{in_c[STREAMS]:,.1f}", f"{1000 * milliseconds / in_c[STREAMS]:,.0f}"]
         sizes = [f"{reports['float32']['stream_memory']:,}", f"{reports['int8']['gzipped'] / 1000:,.0f}"]
@@ -182,7 +193,7 @@ def picture(path: Path, report: dict[str, Any]) -> None:
         places = [i + (k - (len(shown) - 1) / 2) * width for i, _ in known]
         drawn = panel.barh(places, [value for _, value in known], width, label=name, color=colours[name])
         panel.bar_label(drawn, [f"{value:,.0f}" for _, value in known], padding=3, fontsize="small")
-    panel.set_yticks(range(len(files)), [FILES[name][0] for name in files])
+    panel.set_yticks(range(len(files)), [FILES[name].title for name in files])
     panel.invert_yaxis()
     panel.set_xscale("log")
     panel.xaxis.set_major_formatter("{x:,.0f}")
@@ -201,8 +212,8 @@ def picture(path: Path, report: dict[str, Any]) -> None:
 def main(folder: Path, out: Path | None, rounds: int) -> None:
     """Time the networks of other people in FOLDER, packed and in other runtimes."""
     reports, missing = dict[str, Any](), list[str]()
-    for name, (_, _, (reference, _), _) in FILES.items():
-        if (folder / name).is_file() and (folder / reference).is_file():
+    for name, network in FILES.items():
+        if (folder / name).is_file() and (folder / network.reference[0]).is_file():
             reports[name] = timed(folder, name, Rounds(rounds))
         else:
             missing.append(name)

@@ -32,7 +32,6 @@ from edgernn.random_models import random_model
 from edgernn.rules import RULES, PerColumn
 from edgernn.runtime import Session, library_path, timing
 from edgernn.runtime.firmware.equations import kind_of_rule
-from edgernn.runtime.graph_options import PLAIN
 from edgernn.runtime.info import update_words
 from edgernn.runtime.timing import Rounds
 from edgernn.settings import fields_of
@@ -375,7 +374,7 @@ def test_a_file_of_another_tool_is_refused_on_a_gpu(tmp_path, capsys):
 def test_packed_networks_are_timed_in_python_and_c_and_missing_files_named(monkeypatch, tmp_path, capsys):
     path = small_file(tmp_path)
     np.savez(tmp_path / "ref.npz", x=np.random.default_rng(0).standard_normal((20, 1, 1, 3), np.float32))
-    files = {name: (name, PLAIN, ("ref.npz", "x"), 20) for name in (path.name, "other.onnx")}
+    files = {name: step_graphs.Network(name, ("ref.npz", "x"), 20) for name in (path.name, "other.onnx")}
     monkeypatch.setattr(step_graphs, "FILES", files)
     step_graphs.main([str(tmp_path), "--rounds", "1", "--out", str(tmp_path)], standalone_mode=False)
     assert f"left out, as they are not in {tmp_path}: other.onnx" in capsys.readouterr().out

@@ -250,11 +250,9 @@ def train(
         Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received; the run can be resumed. It is a KeyboardInterrupt.
     """
     settings = {**(settings or {}), **{name.rstrip("_"): value for name, value in named.items()}}
-    # a setting from an array or a range of numpy
+    # from an array or a range of numpy
     settings = {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
-    if not isinstance(seed, int | np.integer):
-        raise UsageError(f"seed: expected a whole number from 0 to 2^63 - 1, got {seed!r}")
-    seed = int(seed)
+    seed = seed.item() if isinstance(seed, np.generic) else seed
     progress = progress or Silent()
     if numbered and resume:
         raise UsageError("numbered: expected false with resume, which goes on with the run in `out`; leave one out")

@@ -216,8 +216,8 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
     Raises:
         UsageError: A name is unknown, or a setting or the seed is invalid.
     """
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"seed: expected a whole number from 0 to 2^63 - 1, got {seed}")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise UsageError(f"seed: expected a whole number from 0 to 2^63 - 1, got {seed!r}")
     task_type, source = find_task(task)
     if is_network(cell):
         return _choose_network(task_type, source, cell, rule, settings)
