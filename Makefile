@@ -86,7 +86,7 @@ CHECKS := check-format check-types check-wheel check-wheels check-sdk check-inst
     check-sanitizers check-calls check-fuzz check-fuzz32 check-threads check-faults check-readers check-supply-chain \
     check-programs check-models check-foreign check-gpu check-instruction-sets check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks list-checks $(CHECKS) fuzzers fuzz32-packages fuzz32-tools sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser example-vad example-vad-browser
+.PHONY: setup demo test quick checks $(CHECKS) fuzzers fuzz32-packages fuzz32-tools sanitized wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu example-words example-words-browser example-vad example-vad-browser
 
 setup: $(STAMP)
 
@@ -229,10 +229,14 @@ test: setup
 quick: setup
 	$(BIN)/python -m pytest $(SPREAD) --sample $(SAMPLE)
 
+# make -j2 checks runs two at a time; those that build in the same folder follow each other
 checks: $(CHECKS)
-
-list-checks:
-	@echo $(CHECKS)
+ifneq ($(filter checks,$(MAKECMDGOALS)),)
+check-wheels: check-wheel
+check-sdk: check-wheels
+endif
+# programs that the checks start call make, too
+unexport MAKEFLAGS
 
 check-types: setup
 	$(BIN)/python -m pytest tests/checks/types.py

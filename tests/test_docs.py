@@ -20,7 +20,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.imputers import IMPUTERS
 from edgernn.model import SequenceModel
 from edgernn.rules import RULES
-from tests.source_tree import ROOT, run
+from tests.source_tree import ROOT
 from tests.training_helpers import without_pictures
 
 DOCS = ROOT / "docs"
@@ -191,8 +191,9 @@ def test_commands_parse(page):
 
 
 def test_the_head_of_the_makefile_names_every_check():
-    checks = run("make", "--silent", "list-checks", cwd=ROOT).split()
-    assert sorted(re.findall(r"^#   make (check-[\w-]+) ", read("Makefile"), re.MULTILINE)) == sorted(checks)
+    text = read("Makefile")
+    checks = re.search(r"^CHECKS := (.*?)\n\n", text, re.MULTILINE | re.DOTALL)[1].replace("\\", " ").split()
+    assert sorted(re.findall(r"^#   make (check-[\w-]+) ", text, re.MULTILINE)) == sorted(checks)
 
 
 def parse(words):
