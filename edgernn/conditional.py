@@ -18,7 +18,7 @@ from edgernn.layer_trace import Recorder, Trace
 from edgernn.names import resolve
 from edgernn.rules.base import CellInputs, Decision, UpdateRule
 from edgernn.rules.scored import PerSample
-from edgernn.settings import bind, options_of
+from edgernn.settings import bind, options_of, whole
 from edgernn.state_layout import StateLayout
 
 # key of the metadata of a node of ONNX, whose value is the key of its part
@@ -68,9 +68,7 @@ class Conditional(Recorder, nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        for name, size in (("input_size", input_size), ("output_size", output_size)):
-            if not isinstance(size, int) or size < 1:
-                raise UsageError(f"{name}: expected a whole number of at least 1, got {size!r}; pass one")
+        input_size, output_size = whole("input_size", input_size), whole("output_size", output_size)
         # the rule does not depend on the cell
         _, rule_type = resolve("gru", rule)
         if not issubclass(rule_type, PerSample):

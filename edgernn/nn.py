@@ -30,7 +30,7 @@ with needed_by("edgernn.nn"):
     from edgernn.names import resolve
     from edgernn.padding import checked_lengths, run_layer, without_padding
     from edgernn.rules.base import UpdateRule
-    from edgernn.settings import bind, build, fields_of, options_of
+    from edgernn.settings import bind, build, fields_of, options_of, whole
     from edgernn.steering import Steering, SteeringState, check_steerable
 
 __all__ = [
@@ -74,9 +74,6 @@ class _Recurrent(Recorder, nn.Module):
         **words: Any,
     ) -> None:
         super().__init__()
-        for name, size in zip(("input_size", "hidden_size"), sizes[0], strict=True):
-            if not isinstance(size, int) or size < 1:
-                raise UsageError(f"{name}: expected a whole number of at least 1, got {size!r}; pass one")
         cell_type, rule_type = resolve(cell, rule)
         options = {"cell": options_of(cell_type), "rule": options_of(rule_type)}
         values = bind(words, layer=fields_of(LayerConfig), **options)
@@ -173,8 +170,8 @@ class Recurrent(_Recurrent):
         dropout: float = 0.0,
         **settings: Any,
     ) -> None:
-        if not isinstance(num_layers, int) or num_layers < 1:
-            raise UsageError(f"num_layers: expected a whole number of at least 1, got {num_layers!r}; pass one")
+        input_size, hidden_size = whole("input_size", input_size), whole("hidden_size", hidden_size)
+        num_layers = whole("num_layers", num_layers)
         if not 0 <= dropout < 1:
             raise UsageError(f"dropout: expected at least 0 and below 1, got {dropout}; pass such a rate")
         directions = 2 if bidirectional else 1
@@ -282,7 +279,8 @@ class RecurrentCell(_Recurrent):
         rule: str | type[UpdateRule] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(cell, rule, [(input_size, hidden_size)], **settings)
+        sizes = whole("input_size", input_size), whole("hidden_size", hidden_size)
+        super().__init__(cell, rule, [sizes], **settings)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}"
@@ -346,10 +344,9 @@ class CausalConv1d(nn.Conv1d):
         groups: int = 1,
         bias: bool = True,
     ) -> None:
-        sizes = {"in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size}
-        for name, size in (sizes | {"dilation": dilation, "groups": groups}).items():
-            if not isinstance(size, int) or size < 1:
-                raise UsageError(f"{name}: expected a whole number of at least 1, got {size!r}; pass one")
+        in_channels, out_channels = whole("in_channels", in_channels), whole("out_channels", out_channels)
+        kernel_size, dilation = whole("kernel_size", kernel_size), whole("dilation", dilation)
+        groups = whole("groups", groups)
         if in_channels % groups or out_channels % groups:
             raise UsageError(
                 f"groups: expected a divisor of {in_channels} and {out_channels} channels, got {groups}; pass one"

@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import inspect
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -42,6 +43,17 @@ _LIMITS: dict[type, tuple[str, str]] = {
     annotated_types.Lt: ("below", "lt"),
 }
 T = TypeVar("T")
+
+
+def whole(name: str, value: object) -> int:
+    """Return a size as an int, which may be NumPy's; raise UsageError unless it is a whole number of at least 1."""
+    try:
+        size = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, RuntimeError):
+        size = 0
+    if size < 1:
+        raise UsageError(f"{name}: expected a whole number of at least 1, got {value!r}; pass one")
+    return size
 
 
 @dataclass(frozen=True)

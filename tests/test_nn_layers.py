@@ -249,6 +249,12 @@ def test_layers_compute_in_half_precision(cell: str) -> None:
     assert torch.allclose(got.float(), want, atol=0.03)
 
 
+def test_sizes_may_be_numbers_of_numpy() -> None:
+    layer = Recurrent("gru", np.int64(3), np.int32(4), np.int64(2))
+    assert repr(layer) == repr(Recurrent("gru", 3, 4, 2))
+    assert layer(torch.ones(5, 2, 3))[0].shape == (5, 2, 4)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -256,6 +262,8 @@ def test_layers_compute_in_half_precision(cell: str) -> None:
         (lambda: Recurrent("gru", 3, 4, periods=2), "unknown setting 'periods'"),
         (lambda: Recurrent("gru", 0, 4), "input_size: expected a whole number of at least 1, got 0"),
         (lambda: Recurrent("gru", 3, 4, 0), "num_layers: expected a whole number of at least 1, got 0"),
+        (lambda: Recurrent("gru", True, 4), "input_size: expected a whole number of at least 1, got True"),
+        (lambda: RecurrentCell("gru", 3, 4.0), "hidden_size: expected a whole number of at least 1, got 4.0"),
         (lambda: Recurrent("gru", 3, 4, dropout=1), "dropout: expected at least 0 and below 1, got 1"),
         (lambda: Recurrent("gru-d", 3, 4), "cell: expected one without an imputer"),
         (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 4)), r"x: expected floats \(T, B, 3\), got torch.float32"),
