@@ -13,10 +13,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from edgernn.errors import UsageError
 from edgernn.signals import blocking_interrupts, ignore_interrupts
 from edgernn.training.plan import choose_device
 from edgernn.training.tables.jobs import Job, Outcome, Workers, attempt
+
+# Windows cannot fork
+_START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 @contextmanager
@@ -43,11 +48,15 @@ def processes(
         raise UsageError(f"jobs: expected at least 1, got {jobs}; choose a larger number")
     most = 1 if choose_device(device) == "cuda" else max(1, (os.cpu_count() or 1) // threads)
     slots = min(count, jobs or most)
-    others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
-    # a spawned process would import modules from the working directory
+    others, context = multiprocessing.active_children(), multiprocessing.get_context(_START)
+    # the first worker takes as long to start as torch to import; its fork server starts the others from what it has
+    context.set_forkserver_preload(["edgernn.training.api"])
+    # the server would import modules from the working directory
     variables = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1"}
     with _environment(variables):
-        workers = _ProcessWorkers(partial(ProcessPoolExecutor, 1, context, _begin), slots, data, device)
+        workers = _ProcessWorkers(
+            partial(ProcessPoolExecutor, 1, context, _begin, (dict(os.environ), threads)), slots, data, device
+        )
         try:
             yield workers
         except BaseException:
@@ -109,9 +118,12 @@ def _outcome(future: Future[Outcome]) -> Outcome:
         return Outcome("its process was killed; it may have run out of memory", lost=True)
 
 
-def _begin() -> None:
-    """Prepare a worker process."""
+def _begin(environment: dict[str, str], threads: int) -> None:
+    """Prepare a worker process, which has the environment of the first pool of the program."""
     ignore_interrupts()
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
