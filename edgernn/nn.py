@@ -647,6 +647,10 @@ def _check_tensor(name: str, value: object, module: nn.Module) -> None:
     if not isinstance(value, Tensor):
         got = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
         raise UsageError(f"{name}: expected a torch.Tensor, got {got}; convert it with torch.as_tensor")
+    if value.is_nested or value.layout != torch.strided:
+        got = "a nested one" if value.is_nested else f"one with the layout {value.layout}"
+        dense = "torch.nested.to_padded_tensor, and pass lengths" if value.is_nested else f"{name}.to_dense()"
+        raise UsageError(f"{name}: expected a dense tensor, got {got}; convert it with {dense}")
     # a replica of torch.nn.DataParallel has no parameters
     like = next(module.parameters(), value)
     if value.device != like.device:

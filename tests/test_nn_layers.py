@@ -249,6 +249,14 @@ def test_layers_compute_in_half_precision(cell: str) -> None:
     assert torch.allclose(got.float(), want, atol=0.03)
 
 
+@pytest.mark.parametrize(("cell", "rule"), [("gru", None), ("lstm", "delta"), ("sarnn", None), ("pru", "selective")])
+def test_shapes_are_those_of_tensors_without_data(cell: str, rule: str | None) -> None:
+    layer = Recurrent(cell, 3, 4, rule=rule, bidirectional=True).to("meta")
+    y, _ = layer(torch.ones(5, 2, 3, device="meta"))
+    y.sum().backward()
+    assert (y.shape, y.device.type) == ((5, 2, 8), "meta")
+
+
 def test_sizes_may_be_numbers_of_numpy() -> None:
     layer = Recurrent("gru", np.int64(3), np.int32(4), np.int64(2))
     assert repr(layer) == repr(Recurrent("gru", 3, 4, 2))
@@ -269,6 +277,14 @@ def test_sizes_may_be_numbers_of_numpy() -> None:
         (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 4)), r"x: expected floats \(T, B, 3\), got torch.float32"),
         (lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3).long()), "x: expected torch.float32, got torch.int64"),
         (lambda: Recurrent("gru", 3, 4)([[[1.0, 2.0, 3.0]]]), "x: expected a torch.Tensor, got list; convert it"),
+        (
+            lambda: Recurrent("gru", 3, 4)(torch.ones(5, 2, 3).to_sparse()),
+            r"x: expected a dense tensor, got one with the layout torch.sparse_coo; convert it with x.to_dense\(\)",
+        ),
+        (
+            lambda: Recurrent("gru", 3, 4)(torch.nested.nested_tensor([torch.ones(5, 3)], layout=torch.jagged)),
+            "x: expected a dense tensor, got a nested one; convert it with torch.nested.to_padded_tensor",
+        ),
         (lambda: RecurrentCell("gru", 3, 4)(np.ones((2, 3))), "x: expected a torch.Tensor, got numpy.ndarray"),
         (lambda: Recurrent("gru", 3, 4).half()(torch.ones(5, 2, 3)), "x: expected torch.float16, got torch.float32"),
         (

@@ -42,7 +42,7 @@ _KEEPS = "fused"
 def run(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
     """Run a layer over a sequence, on the kernels that are fastest for it; see `RecurrentLayer.forward`."""
     kind = x.device.type
-    if torch.is_autocast_enabled(kind):
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         # sums over time lose their small terms in 16 bits
         dtype = next(layer.parameters()).dtype
         with torch.autocast(kind, enabled=False):
