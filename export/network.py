@@ -3,6 +3,7 @@
 
 import copy
 import inspect
+import itertools
 import json
 import traceback
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,8 @@ _ROUNDING = 8
 # relative change of the input from which the effect of rounding is measured, and by which ties are avoided
 _CHANGE, _AWAY = 2.0**-23, 1e-3
 _TRIES = 8
+# name of an input or output in a trace, which no parameter has
+_PLACE = "ai.edgernn.{}"
 
 
 def export_network(
@@ -51,7 +54,11 @@ def export_network(
     convert_layers: bool,
 ) -> list[Check]:
     """Write a module of torch as an ONNX file and check it against torch; see `edgernn.export.to_onnx`."""
-    arguments = example if isinstance(example, tuple) else (example,)
+    # torch takes arguments that are one object for one input
+    arguments: tuple[Any, ...] = pytree.tree_map(
+        lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf,
+        example if isinstance(example, tuple) else (example,),
+    )
     leaves = [leaf for leaf in pytree.tree_leaves(arguments) if leaf is not None]
     if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise UsageError("example: expected the tensors that the module is called with, got others; pass a tuple")
@@ -266,7 +273,15 @@ def _traced(
         shapes = shapes[: 1 + (shapes[0] != shapes[1])]
     for variable in shapes:
         try:
-            return call_exporter(network, arguments, input_names=inputs, output_names=outputs, dynamic_shapes=variable)
+            program = call_exporter(
+                network,
+                arguments,
+                input_names=[_PLACE.format(name) for name in inputs],
+                output_names=[_PLACE.format(name) for name in outputs],
+                dynamic_shapes=variable,
+            )
+            _rename(program.model.graph, [*inputs, *outputs])
+            return program
         except torch.onnx.OnnxExporterError as error:
             failure = error
     cause: BaseException = failure
@@ -279,6 +294,18 @@ def _traced(
         f"module: {_place(network, cause)} cannot be exported: {reason}; use torch operators in place of "
         "Python branches and loops on values, such as torch.where"
     ) from failure
+
+
+def _rename(graph: Any, names: Sequence[str]) -> None:
+    """Give inputs and outputs their names, and others to the parameters and values of a graph that have the same."""
+    values = [*graph.inputs, *graph.initializers.values()]
+    values += [value for node in graph.all_nodes() for value in node.outputs]
+    places, taken = {_PLACE.format(name): name for name in names}, {value.name for value in values}
+    for value in values:
+        if value.name in places:
+            value.name = places[value.name]
+        elif value.name in names:
+            value.name = next(new for i in itertools.count() if (new := f"{value.name}.{i}") not in taken)
 
 
 def _place(network: nn.Module, error: BaseException) -> str:
@@ -313,7 +340,10 @@ def _call(network: nn.Module, arguments: Any) -> Any:
 
 
 def _values(network: nn.Module, arguments: tuple[Any, ...]) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(_call(network, arguments)) if leaf is not None]
+    leaves = [leaf for leaf in pytree.tree_leaves(_call(network, arguments)) if leaf is not None]
+    if others := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)]:
+        raise UsageError(f"module: expected tensors as outputs, got {others[0]}; return torch.as_tensor of it")
+    return [leaf.detach() for leaf in leaves]
 
 
 def _changed(arguments: tuple[Any, ...], size: float, generator: torch.Generator) -> tuple[Any, ...]:

@@ -39,9 +39,10 @@ class State:
 def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> list[State]:
     """Find the states that a graph has already, as inputs and outputs.
 
-    An input is a state if there is an output of the same type and shape for it, one for each. The first input is never
-    a state. An output NAME.next belongs to the input NAME; else the first and the last state of one operator belong
-    together, then the names with the longest common beginning, and then the first ones in the order of the graph.
+    An input is a state if there is an output of the same type and shape for it, one for each. An output NAME.next
+    belongs to the input NAME. Of the others, the first input and those with fewer than two axes are no states; the
+    first and the last state of one operator belong together, then the names with the longest common beginning, and then
+    the first ones in the order of the graph.
 
     Args:
         graph: The graph.
@@ -50,12 +51,13 @@ def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> l
     Returns:
         The states.
     """
-    inputs = list(inputs_of(graph).values())[1:]
+    inputs = list(inputs_of(graph).values())
     pairs = [
         (value, output)
         for value in inputs
         for output in graph.output
         if value.name not in data and value.type.tensor_type.elem_type in FLOATS and _are_alike(value, output)
+        if output.name == value.name + NEXT or (value is not inputs[0] and len(axes_of(value)) > 1)
     ]
     # Python's sort keeps the order of equal ones
     pairs.sort(
@@ -70,6 +72,12 @@ def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> l
         if value.name not in states and output.name not in {state.output for state in states.values()}:
             states[value.name] = State(value.name, output.name, tuple(axes_of(value)))
     return [states[value.name] for value in inputs if value.name in states]
+
+
+def states_by_name(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the states of a network of one's own: for each input NAME with an output NAME.next, that output."""
+    outputs = {value.name for value in graph.output}
+    return {name: name + NEXT for name in inputs_of(graph) if name + NEXT in outputs}
 
 
 def named_states(graph: onnx.GraphProto, pairs: Mapping[str, str], path: Path) -> list[State]:
@@ -114,7 +122,7 @@ def _are_alike(value: onnx.ValueInfoProto, output: onnx.ValueInfoProto) -> bool:
     lengths = zip(axes_of(value), axes_of(output), strict=False)
     return (
         a.elem_type == b.elem_type
-        and len(a.shape.dim) == len(b.shape.dim) > 1
+        and len(a.shape.dim) == len(b.shape.dim)
         and all(isinstance(m, str) or isinstance(n, str) or m == n for m, n in lengths)
     )
 

@@ -26,6 +26,7 @@ _TYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
+    "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
 }
 # largest state that a file may declare, in numbers: 1 GB
@@ -172,7 +173,7 @@ class NetworkSession:
             if name in feed:
                 continue
             shape = tuple(axes.get(axis, 1) if type(axis) is str else axis for axis in self._inputs[name].shape)
-            state = states.get(name, np.zeros(shape, np.float32))
+            state = states.get(name, np.zeros(shape, _TYPES.get(self._inputs[name].type, np.float32)))
             if state.shape != shape:
                 raise UsageError(f"{name}: expected shape {state.shape} as in the last step, got {shape}; call reset()")
             feed[name] = state

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import edgernn
+from edgernn.errors import EdgernnWarning
 from edgernn.export import add_functions, to_onnx
 from edgernn.nn import CausalConv1d, Recurrent, RecurrentCell, convert
 from edgernn.runtime import NetworkSession
 from edgernn.runtime.library import register
+from edgernn.runtime.packed import pack_file
+from edgernn.runtime.stepper import Stepper
 from tests.native import library
 
 States = tuple[Tensor, ...]
@@ -177,6 +180,13 @@ class Stateful(nn.Module):
         return self.rnn(x, state)
 
 
+class Timed(nn.Module):
+    """Returns a number that is no tensor."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, float]:
+        return x, 0.5
+
+
 class Sized(nn.Module):
     """A layer whose input depends on the sizes of x (T, B, I) in Python."""
 
@@ -291,6 +301,7 @@ STATE = {"inputs": ["x", "h"], "outputs": ["y", "h.next"]}
         (Recurrent("gru", 3, 4), X, {"outputs": ["x", "h"]}, "outputs: expected other names than the inputs, got x"),
         (Recurrent("gru", 3, 4), None, {}, r"example: expected the arguments of forward\(\), got none"),
         (Recurrent("gru", 3, 4), (X, 3), {}, "example: expected the tensors that the module is called with"),
+        (Timed(), X, {}, "module: expected tensors as outputs, got float; return torch.as_tensor of it"),
         (Recurrent("gru", 3, 4), X, {"weights": "int8"}, "weights: expected float32 for Recurrent, got int8"),
     ],
 )
@@ -372,6 +383,62 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
     to_onnx(edgernn.SequenceModel("gru", 2, 3), model)
     with pytest.raises(edgernn.EdgernnError, match=r"expected a file that edgernn\.export\.to_onnx wrote of a n"):
         NetworkSession(model)
+
+
+class Counting(nn.Module):
+    """Two states before the input, one of one axis, an output that looks like the input m, and the parameter itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(3, 4)
+        self.scale = nn.Parameter(torch.rand(1, 1, 4))
+
+    def forward(self, h: Tensor, c: Tensor, x: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+        y, (h, c) = self.rnn(x, (h, c))
+        return y * n, self.scale * m, self.scale, h, c, n + 1
+
+
+# names that the graph has already
+COUNTING = {"inputs": ["h", "c", "x", "getitem", "n"], "outputs": ["y", "z", "scale", "h.next", "c.next", "n.next"]}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
+def test_states_go_by_name_and_begin_in_their_type(tmp_path: Path, dtype: torch.dtype) -> None:
+    # the example has one object for two inputs
+    net, zero, path = Counting().eval(), torch.zeros(1, 1, 4), tmp_path / "net.onnx"
+    start = torch.zeros(1, dtype=dtype)
+    to_onnx(net, path, (zero, zero, torch.randn(1, 1, 3), torch.ones(1, 1, 4), start), **COUNTING)
+    x, m = torch.randn(5, 1, 1, 3), torch.randn(5, 1, 1, 4)
+    for backend in ("portable", "native"):
+        session, states = NetworkSession(path, backend=backend), (zero, zero, start)  # type: ignore[arg-type]
+        for i in range(5):
+            with torch.no_grad():
+                y, z, _, *states = net(*states[:2], x[i], m[i], states[2])  # type: ignore[assignment]
+            results = session.step(x[i].numpy(), m[i].numpy())
+            assert np.allclose(results["y"], y, atol=1e-5)
+            assert np.allclose(results["z"], z, atol=1e-5)
+        assert session.states["n"].dtype == start.numpy().dtype
+
+
+def test_a_packed_network_has_the_states_of_its_file(tmp_path: Path) -> None:
+    class Chosen(Counting):
+        def forward(self, h: Tensor, c: Tensor, x: Tensor, m: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+            y, z, _, *states = super().forward(h, c, x, m, n)
+            return y, z, y.argmax(-1), *states
+
+    net, zero, path = Chosen().eval(), torch.zeros(1, 1, 4), tmp_path / "net.onnx"
+    example = (zero, zero, torch.randn(1, 1, 3), torch.ones(1, 1, 4), torch.zeros(1))
+    to_onnx(net, path, example, dynamic_shapes=(None,) * 5, **COUNTING)
+    with pytest.warns(EdgernnWarning, match="not packed: scale, as outputs are float32"):
+        pack_file(path, tmp_path / "net.edgernn")
+    stepper, states = Stepper((tmp_path / "net.edgernn").read_bytes(), 1), [zero, zero, torch.zeros(1)]
+    for _ in range(5):
+        x, m = torch.randn(1, 1, 3), torch.randn(1, 1, 4)
+        with torch.no_grad():
+            y, z, _, *states = net(*states[:2], x, m, states[2])
+        stepper.x[0] = np.concatenate([x.ravel(), m.ravel()])
+        assert stepper.step()
+        assert np.allclose(stepper.y[0], torch.cat([y.ravel(), z.ravel()]), atol=1e-5)
 
 
 class Padded(nn.Module):

@@ -157,10 +157,10 @@ class _Lowering:
                 )
             if value.type.tensor_type.elem_type != TensorProto.FLOAT:
                 kind = TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
-                raise UsageError(
-                    f"{self._path}: input {value.name}: expected float32, got {kind}; make it a constant with --value "
-                    f"{value.name}=NUMBER"
-                )
+                advice = f"make it a constant with --value {value.name}=NUMBER"
+                if value.name in self._next:
+                    advice = "keep the state in float32"
+                raise UsageError(f"{self._path}: input {value.name}: expected float32, got {kind}; {advice}")
             if value.name in self._next:
                 parts = self._state(value.name, shape, starts.get(value.name), boxes.get(value.name))
                 result.boxes[value.name] = parts

@@ -2,6 +2,7 @@
 """Packs ONNX files of any tool, and those of networks of one's own, as step graphs."""
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ import onnx
 import onnx.inliner
 from numpy.typing import NDArray
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime.graph_facts import kernel_of
 from edgernn.runtime.graph_options import PLAIN, GraphOptions
-from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, named_states, pair_states
+from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, named_states, pair_states, states_by_name
 from edgernn.runtime.library import DOMAIN, PORTABLE
 from edgernn.runtime.step_graph.content import Content, encode
 from edgernn.runtime.step_graph.frontend import transform_fast
@@ -134,6 +135,8 @@ def pack_graph(
     # an output without a shape may be the next value of a state
     inferred = _inferred(copy) if any(map(_has_no_shape, copy.graph.output)) else copy
     named = options.states
+    if named is None and "network" in info:
+        named = states_by_name(inferred.graph)
     listed = pair_states(inferred.graph) if named is None else named_states(inferred.graph, named, path)
     states = {state.input: state.output for state in listed}
     inputs = inputs_of(copy.graph)
@@ -147,6 +150,9 @@ def pack_graph(
     # sessions of both backends restore the states of a network of one's own
     starts, most = _starts(info, states, path), most_numbers(size)
     lowered = plan(copy, path, states, starts, whole=bool(info), most=most, fixed=options.values)
+    if left := [v.name for v in copy.graph.output if v.name not in (*states.values(), *lowered.outputs)]:
+        text = f"{path}: not packed: {', '.join(left)}, as outputs are float32; export the model with floats to have it"
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
     if options.weights is not None:
         store_matrices(lowered.steps, options.weights)
     content = encode(lowered, *_dense_work(copy, path))
