@@ -13,6 +13,7 @@ import warnings
 from array import array
 from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 
@@ -23,23 +24,8 @@ from edgernn.errors import EdgernnError, EdgernnWarning, some
 from edgernn.files import check_content
 
 Values = npt.NDArray[np.float64]
-# words of the name of a column of time, such as "Timestamp (ms)" or "seconds_elapsed"
-_TIME = {"t", "time", "timestamp", "date", "datetime", "ts", "epoch", "elapsed", "clock"}
-_UNITS = {"s", "sec", "secs", "second", "seconds", "ms", "millis", "milliseconds", "us", "ns", "utc", "unix", "local"}
 # number of lines from which the separator of cells is found
 _SAMPLE_LINES = 50
-
-
-class TimeNames:
-    """Container of all names of a column of time, such as "timestamp", except those in `channels`."""
-
-    def __init__(self, channels: Collection[str] = ()) -> None:
-        self._channels = channels
-
-    def __contains__(self, name: object) -> bool:
-        # T is a temperature
-        words = {word if word == "T" else word.lower() for word in re.findall(r"[^\W\d_]+", str(name))}
-        return name not in self._channels and bool(words & _TIME) and words <= _TIME | _UNITS
 
 
 class OtherNames:
@@ -91,6 +77,10 @@ class Dialect:
             return float(cell.replace(self.decimal, "."))
         except ValueError:
             return None
+
+    def exact(self, cell: str) -> Decimal:
+        """Return the number in a cell that has one, with all of its digits."""
+        return Decimal(cell.strip().replace(self.decimal, "."))
 
 
 COMMAS = Dialect()

@@ -19,7 +19,6 @@ from edgernn.runtime.answers import class_names, probabilities
 from edgernn.runtime.csv_table import (
     Dialect,
     OtherNames,
-    TimeNames,
     channel_values,
     csv_rows,
     decode,
@@ -30,7 +29,7 @@ from edgernn.runtime.info import frontend, step_samples
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.lengths import checked_lengths
 from edgernn.runtime.session import Session
-from edgernn.runtime.timeline import first_without_time, read_recording, seconds_of
+from edgernn.runtime.timeline import TimeNames, first_without_time, read_recording, seconds_of
 from edgernn.runtime.wav import FULL_SCALE, clip_of, read_wav
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -323,9 +322,10 @@ def _read_raw(
     others = OtherNames(channels) if channels else TimeNames()
     table = parse_csv(path, text, text=others, dialect=dialect, gaps=gaps, columns=reading["columns"])
     cells = table.text.pop(reading["time"], None)
-    seconds = None if cells is None else seconds_of(reading["time"], cells, dialect.number)
-    if cells is not None and seconds is None:
-        row = first_without_time(f"{path}: {reading['time']}", cells, dialect.number)
+    needs_time = gaps or reading["rate"] is not None or reading["gap"] is not None
+    seconds = None if cells is None else seconds_of(reading["time"], cells, dialect, warn=needs_time)
+    if cells is not None and seconds is None and (needs_time or reading["measured"] is not None):
+        row = first_without_time(f"{path}: {reading['time']}", cells, dialect)
         line = next(islice(csv_rows(path, text, dialect), row + (not is_bare), None))[0]
         raise EdgernnError(
             f"{path}: line {line} ({reading['time']}): expected seconds, or dates and times, got {cells[row]!r:.40}; "

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings in time, the same in training and runs: times as text, gaps, another rate, missing values and windows."""
 
+import math
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
+from decimal import Decimal
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError, EdgernnWarning, some
+from edgernn.runtime.csv_table import Dialect
 
 # label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
 IGNORED = -1
@@ -24,9 +27,32 @@ OTHER_RATE = 1.2
 _JUMP = 20
 # resampling to more rows than this, and than so many for each row, is refused: a time is wrong, or there is a gap
 _MOST_ROWS, _MOST_ROWS_EACH = 1_000_000, 1000
-# seconds in a unit of time, by a word of the column's name, and by the size of its numbers if they count from 1970
-_UNITS = {"ms": 1e-3, "millis": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
-_SIZES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+# two times are equal if they differ by less than this share of a row or gap
+_SAME = 1e-6
+# words of the name of a column of time, such as "Timestamp (ms)" or "seconds_elapsed"
+_TIME = {"t", "time", "timestamp", "date", "datetime", "ts", "epoch", "elapsed", "clock"}
+_ZONES = {"utc", "unix", "local"}
+# seconds in a unit of time, by its names
+_UNITS = {
+    word: Decimal(seconds)
+    for seconds, words in {
+        "1e-9": "ns nsec nsecs nanos nanosecond nanoseconds",
+        "1e-6": "us usec usecs μs μsec micros microsecond microseconds",
+        "1e-3": "ms msec msecs millis millisecond milliseconds",
+        "1": "s sec secs second seconds",
+        "60": "min mins minute minutes",
+        "3600": "h hr hrs hour hours",
+        "86400": "d day days",
+    }.items()
+    for word in words.split()
+}
+# t_min may be a minimum, time_hour the hour of the day: units of a time in brackets alone
+_UNITS_IN_BRACKETS = {"min", "minute", "h", "hr", "hour", "d", "day"}
+# units that are words of other meanings, except in brackets or as the last of several words
+_UNITS_AT_END = {"min", "h", "hr", "d", "s"}
+# units of numbers above a size, if the column's name has none, and the seconds since 1970 that leave no doubt
+_SIZES = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"))
+_EPOCH = (9e8, 4.2e9)
 # a date with the year first, or last, and the rest of the cell
 _YEAR_FIRST = re.compile(r"(?P<year>\d{4})[-/.](?P<a>\d{1,2})[-/.](?P<b>\d{1,2})(?:[T ]+(?P<rest>.+))?$")
 _YEAR_LAST = re.compile(r"(?P<a>\d{1,2})[-/.](?P<b>\d{1,2})[-/.](?P<year>\d{4})(?:[T ,]+(?P<rest>.+))?$")
@@ -83,7 +109,7 @@ class Recording:
     def pieces(self, gap: float) -> list["Recording"]:
         """Split the recording where two successive times differ by more than `gap` seconds."""
         assert self.seconds is not None
-        cuts = [0, *(np.flatnonzero(np.diff(self.seconds) > gap) + 1).tolist(), len(self)]
+        cuts = [0, *(np.flatnonzero(np.diff(self.seconds) > gap * (1 + _SAME)) + 1).tolist(), len(self)]
         return [self.between(begin, end) for begin, end in pairwise(cuts)]
 
     def resampled(self, rate: float, gap: float | None = None) -> "Recording":
@@ -94,14 +120,18 @@ class Recording:
         """
         assert self.seconds is not None
         times, first = np.unique(self.seconds, return_index=True)
-        rows = int((times[-1] - times[0]) * rate + 1e-6) + 1
-        if rows > max(_MOST_ROWS, _MOST_ROWS_EACH * len(self)):
+        span = float(times[-1] - times[0])
+        same = _SAME / rate + 2 * float(np.spacing(np.abs(times).max()))
+        most = max(_MOST_ROWS, _MOST_ROWS_EACH * len(self))
+        if not span * rate < most:
             raise EdgernnError(
-                f"{self.name}: expected times of one recording, got {len(self):,} rows in {times[-1] - times[0]:.3g} "
-                f"s, which would be {rows:,} rows; set gap to split it, or correct the times"
+                f"{self.name}: expected times of one recording, got {len(self):,} rows in {span:.3g} s, which would be "
+                f"{span * rate:.3g} rows; set gap to split it, correct the times, or name their unit in the header, as "
+                "in 'time (ms)'"
             )
-        grid = times[0] + np.arange(rows) / rate
-        nearest = first[np.searchsorted((times[1:] + times[:-1]) / 2, grid)]
+        grid = times[0] + np.arange(int((span + same) * rate) + 1) / rate
+        index = np.searchsorted((times[1:] + times[:-1]) / 2, grid)
+        grid, nearest = np.where(np.abs(times[index] - grid) <= same, times[index], grid), first[index]
         y = self.y
         if y is not None:
             y = _interpolated(grid, times, y[first]) if y.ndim == 2 else y[nearest]
@@ -159,7 +189,7 @@ def _column(grid: Numbers, times: Numbers, column: Numbers, gap: float | None) -
     before = np.maximum(after - (seen[np.minimum(after, len(seen) - 1)] != grid), 0)
     apart = seen[np.minimum(after, len(seen) - 1)] - seen[np.minimum(before, len(seen) - 1)]
     outside = (grid < seen[0]) | (grid > seen[-1])
-    return np.where(outside | (apart > gap), np.nan, np.interp(grid, seen, column[here]))
+    return np.where(outside | (apart > gap * (1 + _SAME)), np.nan, np.interp(grid, seen, column[here]))
 
 
 def rows_of_sequences(
@@ -297,44 +327,83 @@ def missing_gap(rate: float, gap: float | None) -> float:
     return gap or 2 / rate
 
 
-def seconds_of(name: str, cells: Sequence[str], number: Callable[[str], float | None]) -> Numbers | None:
-    """Convert a column of times to seconds.
+class TimeNames:
+    """Container of all names of a column of time, such as "timestamp", except those in `channels`."""
+
+    def __init__(self, channels: Collection[str] = ()) -> None:
+        self._channels = channels
+
+    def __contains__(self, name: object) -> bool:
+        words, in_brackets = _words(str(name))
+        units = {*_UNITS} - (_UNITS_IN_BRACKETS - {*in_brackets})
+        return name not in self._channels and bool({*words} & _TIME) and {*words} <= _TIME | _ZONES | units
+
+
+def _words(name: str) -> tuple[list[str], list[str]]:
+    """Return the words of a column's name in lower case, and those in brackets."""
+    # T is a temperature; casefold makes one of the two characters µ
+    words = [word if word == "T" else word.casefold() for word in re.findall(r"[^\W\d_]+", name)]
+    return words, re.findall(r"[^\W\d_]+", " ".join(re.findall(r"[(\[{<]([^)\]}>]*)", name)).casefold())
+
+
+def _unit(name: str) -> str | None:
+    """Return the unit of time in a column's name, or None if it has none."""
+    words, in_brackets = _words(name)
+    at_end = words[-1:] if len(words) > 1 else []
+    candidates = [*in_brackets, *at_end, *(word for word in words if word not in _UNITS_AT_END)]
+    return next((word for word in candidates if word in _UNITS), None)
+
+
+def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool = False) -> Numbers | None:
+    """Convert a column of times to seconds after its first row, as exactly as the cells are.
 
     Args:
         name: Name of the column. A word such as ms in it is the unit of numbers.
         cells: The N cells: numbers, dates and times in ISO form, or dates with the year last, as in 31/01/2026 12:00.
             Those are taken as day and month, unless a second number above 12 says that the month is first; a warning
             names dates that could be either.
-        number: Function that returns the number in a cell, or None.
+        dialect: Format of the numbers.
+        warn: Warn of numbers without a unit that may have another one than that taken.
 
     Returns:
         The seconds (N,), of numbers in the unit of the column or that which fits their size. None if a cell has
         another form.
     """
-    values = [number(cell) for cell in cells]
+    values = [dialect.number(cell) for cell in cells]
     if None not in values:
         numbers = np.array(values, np.float64)
-        words = {word.lower() for word in re.findall(r"[^\W\d_]+", name)}
-        unit = next((scale for word, scale in _UNITS.items() if word in words), None)
+        if not np.isfinite(numbers).all():
+            return None
         size = float(np.median(np.abs(numbers)))
-        return numbers * (unit or next((scale for least, scale in _SIZES if size > least), 1.0))
+        unit = _unit(name) or next((unit for least, unit in _SIZES if size > least), "s")
+        first, scale = dialect.exact(cells[0]), _UNITS[unit]
+        seconds = np.array([float((dialect.exact(cell) - first) * scale) for cell in cells])
+        if warn and _unit(name) is None and not _EPOCH[0] < size * float(scale) < _EPOCH[1]:
+            step = float(np.median(np.abs(np.diff(seconds)))) if len(seconds) > 1 else 0
+            # milliseconds since a start, or another count of seconds since 1970; days as in spreadsheets
+            if step > 1 or unit != "s" or (0 < step < 1e-4 and size > 1e4):
+                text = f"{name}: numbers without a unit are taken as {unit}, {step:.3g} s from row to row; name their"
+                warnings.warn(f"{text} unit in the header, as in '{name} (ms)'", EdgernnWarning, stacklevel=2)
+        return seconds
     last = [match for cell in cells if (match := _YEAR_LAST.match(cell.strip()))]
     months_first = any(int(match["b"]) > _MONTHS for match in last)
     if last and not months_first and not any(int(match["a"]) > _MONTHS for match in last):
         text = f"{name}: dates such as {last[0][0]} are taken as day, month and year; write year, month and day"
         warnings.warn(f"{text}, as in 2026-01-31, if the month is first", EdgernnWarning, stacklevel=2)
     try:
-        return np.array([_moment(cell.strip(), months_first) for cell in cells])
+        moments = [_moment(cell.strip(), months_first) for cell in cells]
     except ValueError:
         return None
+    return np.array([(moment - moments[0]).total_seconds() for moment in moments])
 
 
-def first_without_time(name: str, cells: Sequence[str | None], number: Callable[[str], float | None]) -> int:
+def first_without_time(name: str, cells: Sequence[str | None], dialect: Dialect) -> int:
     """Return the index of the first cell of a column of times that is empty, or of another form than most (or 0).
 
     Raise EdgernnError if each cell is a time, but some dates have the day first and others the month.
     """
-    is_number = [cell is not None and number(cell) is not None for cell in cells]
+    # NaN compares as false
+    is_number = [abs(math.nan if (n := dialect.number(cell or "")) is None else n) < math.inf for cell in cells]
     if 2 * sum(is_number) >= len(cells):
         return is_number.index(False) if False in is_number else 0
     for i, cell in enumerate(cells):
@@ -355,8 +424,8 @@ def _is_moment(cell: str) -> bool:
     return False
 
 
-def _moment(cell: str, months_first: bool) -> float:
-    """Return the seconds of a date and time since 1970, or of a time of day; raise ValueError for other text."""
+def _moment(cell: str, months_first: bool) -> datetime:
+    """Return the date and time in a cell, of a time of day in 1970; raise ValueError for other text."""
     if match := _YEAR_FIRST.match(cell) or _YEAR_LAST.match(cell):
         month, day = (match["a"], match["b"]) if months_first or match.re is _YEAR_FIRST else (match["b"], match["a"])
         rest = match["rest"] or "00:00"
@@ -365,4 +434,4 @@ def _moment(cell: str, months_first: bool) -> float:
         moment = datetime.combine(datetime(1970, 1, 1), time.fromisoformat("0" * (cell[1:2] == ":") + cell))
     else:
         moment = datetime.fromisoformat(cell)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

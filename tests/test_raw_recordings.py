@@ -18,7 +18,7 @@ from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime.csv_table import Dialect
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.run_file import _read_raw, read, run_file
-from edgernn.runtime.timeline import seconds_of
+from edgernn.runtime.timeline import Recording, TimeNames, seconds_of
 from edgernn.runtime.wav import warn_of_conversion
 from edgernn.store import load_any
 from edgernn.training.evaluate import open_task
@@ -611,8 +611,17 @@ def test_raw_files_that_do_not_fit_the_training_are_refused_or_named(tmp_path):
     for content, line, cell in (("late,1\nlater,1\n", 2, "late"), ("0,1\n0.02,2\ntotal,3\n", 4, "total")):
         with pytest.raises(EdgernnError, match=rf"line {line} \(time\): expected .*, got .{cell}.; correct"):
             answer("time,a\n" + content)
-    with pytest.raises(EdgernnError, match=r"got 2 rows in 1\.76e\+09 s, which would be .* rows; set gap to split it"):
+    too_long = pytest.raises(
+        EdgernnError, match=r"got 2 rows in 1\.76e\+09 s, which would be 8\.8e\+10 rows; set gap to"
+    )
+    with (
+        too_long,
+        pytest.warns(match=r"time: numbers without a unit are taken as s, 1\.76e\+09 s from row to row; name"),
+    ):
         answer("time,a\n0,1\n1760000000,1\n", rate=50.0)
+    for cell in ("inf", "nan"):
+        with pytest.raises(EdgernnError, match=rf"line 3 \(time\): expected seconds, or dates and times, got '{cell}'"):
+            answer(f"time,a\n0,1\n{cell},1\n", rate=50.0)
     # without a header, columns are taken by place
     bare = "".join(f"{i / 50},{i % 3}\n" for i in range(20))
     with pytest.warns(match="no header; its columns are taken as time, a, in this order"):
@@ -655,7 +664,7 @@ def test_files_without_a_header_are_tested_and_run_by_place(tmp_path, monkeypatc
 
 def test_times_as_text():
     def seconds(*cells, name="when"):
-        values = seconds_of(name, cells, Dialect().number)
+        values = seconds_of(name, cells, Dialect())
         return None if values is None else (values - values[0]).tolist()
 
     assert seconds("2026-01-31 23:59:59.5", "2026-02-01T00:00:00Z") == [0, 0.5]
@@ -672,6 +681,94 @@ def test_times_as_text():
         assert seconds("01/02/2026", "02/02/2026") == [0, 86400]
     for cells in (("13/01/2026", "01/13/2026"), ("2026-01-32",), ("soon",), ("",), ("31/01/2026 8:00 PM",)):
         assert seconds(*cells) is None
+
+
+UNITS = {
+    1e-9: "ns nsec nanos nanosecond nanoseconds",
+    1e-6: "us usec \u00b5s \u03bcs micros microsecond microseconds",
+    1e-3: "ms msec millis millisecond milliseconds MS",
+    1: "s sec secs second seconds",
+    60: "min mins minute minutes",
+    3600: "h hr hrs hour hours",
+    86400: "d day days",
+}
+
+
+@pytest.mark.parametrize("scale", UNITS)
+def test_a_unit_of_time_is_a_word_of_the_name(scale):
+    for unit in UNITS[scale].split():
+        for name in (f"time ({unit})", f"t[{unit}]", f"Zeit_{unit}", f"t in {unit}", f"Start (local, {unit})"):
+            values = seconds_of(name, ["3", "5.5"], Dialect())
+            np.testing.assert_allclose(values, [0, 2.5 * scale], rtol=1e-15, err_msg=name)
+        assert f"time ({unit})" in TimeNames()
+
+
+def test_words_with_other_meanings_are_no_unit_of_time():
+    for name in ("d", "h_start", "min temperature", "t_100", "hum", "time", "T (days"):
+        assert seconds_of(name, ["3", "5"], Dialect()).tolist() == [0, 2 * (86400 if "days" in name else 1)], name
+    for name in ("t_min", "time_hour", "T (s)", "date_day", "minutes"):
+        assert name not in TimeNames()
+    for name in ("t_ms", "seconds_elapsed", "elapsed minutes", "Unix time (\u00b5s)"):
+        assert name in TimeNames()
+
+
+@pytest.mark.parametrize(
+    ("cells", "taken"),
+    [
+        (["0", "20", "40"], "s, 20 s from row to row"),
+        (["40000000000", "40000000020"], "s, 20 s from row to row"),
+        (["200000000000", "200000020000"], "ms, 20 s from row to row"),
+        (["46000.1234560", "46000.1234572"], "s, 1.2e-06 s from row to row"),
+        (["0", "0.02"], None),
+        (["1764300000", "1764303600"], None),
+        (["1764300000000000", "1764300000020000"], None),
+    ],
+)
+def test_a_doubtful_unit_of_time_is_named(recwarn, cells, taken):
+    seconds_of("t", cells, Dialect(), warn=True)
+    seconds_of("t (s)", cells, Dialect(), warn=True)
+    text = f"t: numbers without a unit are taken as {taken}; name their unit in the header, as in 't (ms)'"
+    assert [str(entry.message) for entry in recwarn] == [text] * (taken is not None)
+
+
+@pytest.mark.filterwarnings("ignore:.*the same numbers in:edgernn.errors.EdgernnWarning")
+@pytest.mark.parametrize("rate", [20, 50, 8000])
+def test_times_since_1970_lose_no_row(tmp_path, rate):
+    rng, count, step = np.random.default_rng(rate), 100, 1_000_000 // rate
+    for _ in range(25):
+        start = int(rng.integers(1_600_000_000_000_000, 1_800_000_000_000_000))
+        ticks = [start + step * k for k in range(count)]
+        moments = [datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=tick) for tick in ticks]
+        x = rng.normal(size=(count, 2))
+        for name, cells in {
+            "time": [f"{tick // 1_000_000}.{tick % 1_000_000:06d}" for tick in ticks],
+            "time (ns)": [f"{tick}000" for tick in ticks],
+            "date": [moment.isoformat() for moment in moments],
+        }.items():
+            seconds = seconds_of(name, cells, Dialect())
+            resampled = Recording("", "", "", np.arange(count), x, None, seconds).resampled(rate)
+            assert len(resampled) == count
+            np.testing.assert_allclose(resampled.x, x, rtol=0, atol=1e-9)
+            # several years after the first row of the table
+            shifted = Recording("", "", "", np.arange(count), x, None, seconds + 2e8).resampled(rate)
+            np.testing.assert_allclose(shifted.x, x, rtol=0, atol=1e-3)
+    path = tmp_path / "t.parquet"
+    for unit in ("ms", "us", "ns"):
+        pl.DataFrame({"t": pl.Series(moments).cast(pl.Datetime(unit))}).write_parquet(path)
+        wanted = np.array([tick // 1000 - ticks[0] // 1000 for tick in ticks]) / 1e3
+        values = read_tables(path, [path]).seconds("t")
+        np.testing.assert_allclose(values, wanted if unit == "ms" else np.arange(count) / rate, rtol=1e-12)
+
+
+def test_an_observed_value_beside_a_gap_stays():
+    # 0.1 * 3 is above 0.3: the grid must meet the times
+    seconds = np.array([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    x = np.array([[0, 1, 2, 3, np.nan, np.nan, 6, 7.0]]).T
+    resampled = Recording("", "", "", np.arange(8), x, None, seconds).resampled(10, gap=0.2)
+    np.testing.assert_array_equal(resampled.x, x)
+    filled = Recording("", "", "", np.arange(8), x, None, seconds).resampled(10, gap=0.3)
+    np.testing.assert_allclose(filled.x[:, 0], np.arange(8), rtol=1e-12)
+    assert len(Recording("", "", "", np.arange(8), x, None, seconds).pieces(0.1)) == 1
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

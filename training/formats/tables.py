@@ -102,16 +102,18 @@ class Table:
             raise EdgernnError(f"{self.place(row, name)}: expected {wanted}, got {numbers[row]}; replace it")
         return numbers
 
-    def seconds(self, name: str) -> Values | None:
-        """Return a column of times (N,) in seconds, or None if it has others than numbers, dates and times."""
+    def seconds(self, name: str, *, warn: bool = False) -> Values | None:
+        """Return a column of times (N,) in seconds after its first row, by `seconds_of`, or None if it has others."""
         column = self.frame[name]
         if column.null_count():
             return None
-        if column.dtype == pl.Time:
-            return column.to_physical().to_numpy() * 1e-9
         if column.dtype.is_temporal():
-            return column.cast(pl.Datetime("us")).to_physical().to_numpy() * 1e-6
-        return seconds_of(name, column.cast(pl.String).to_list(), Dialect().number)
+            if column.dtype == pl.Date:
+                column = column.cast(pl.Datetime("us"))
+            ticks = column.to_physical().to_numpy()
+            per_second = {"ms": 1e3, "us": 1e6, "ns": 1e9}[getattr(column.dtype, "time_unit", "ns")]
+            return np.asarray((ticks - ticks[0]) / per_second, np.float64)
+        return seconds_of(name, column.cast(pl.String).to_list(), Dialect(), warn=warn)
 
     def place(self, row: int, name: str | None = None) -> str:
         """Return the place of a row for an error: its file and line, and the column `name`."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError, some
-from edgernn.runtime.csv_table import TimeNames, rises
+from edgernn.runtime.csv_table import rises
+from edgernn.runtime.timeline import TimeNames
 from edgernn.training.formats.tables import Table
 
 # values of the setting `time` that are no name of a column

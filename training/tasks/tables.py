@@ -16,12 +16,13 @@ from torch import Tensor
 
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, counted, some
-from edgernn.runtime.csv_table import Dialect, TimeNames
+from edgernn.runtime.csv_table import Dialect
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.timeline import (
     IGNORED,
     OTHER_RATE,
     Recording,
+    TimeNames,
     first_without_time,
     missing_gap,
     padded,
@@ -227,16 +228,17 @@ class Tables(ColumnSettings, OwnData):
         x = np.stack([table.numbers(name, gaps=self._imputes) for name in roles.features], 1)
         warn_of_rounding(str(source), x, self.channels)
         y = self._row_targets(source, files, table, roles)
-        seconds = None if roles.time is None else table.seconds(roles.time)
+        needs_time = self.resample is not None or self.gap is not None or self._imputes
+        seconds = None if roles.time is None else table.seconds(roles.time, warn=needs_time)
         if roles.time is None and (self.resample or self.gap):
             setting = "resample" if self.resample else "gap"
             raise EdgernnError(
                 f"{source}: {setting}: expected a column of time, got the columns {some(table.names)}; set "
                 f"time=COLUMN, or leave {setting} out"
             )
-        if seconds is None and roles.time is not None and (self.resample or self.gap or self._imputes):
+        if seconds is None and roles.time is not None and needs_time:
             cells = table.text(roles.time).to_list()
-            row = first_without_time(f"{source}: {roles.time}", cells, Dialect().number)
+            row = first_without_time(f"{source}: {roles.time}", cells, Dialect())
             raise EdgernnError(
                 f"{table.place(row, roles.time)}: expected seconds, or dates and times such as 2026-01-31 12:00:00.5, "
                 f"got {cells[row] or ''!r:.40}; correct it, or convert the column"
