@@ -50,8 +50,8 @@ class Dialect:
         """Find the dialect of the text of a csv file.
 
         The separator is a tab or semicolon if that cuts the first line into several cells, and most of the next lines
-        into as many; else a comma. With a tab or semicolon, the decimal mark is a comma if there is a number with a
-        comma, and none with a point.
+        into as many; else a comma. With a tab or semicolon, the decimal mark is a comma if at least half of the numbers
+        with a mark have a comma.
         """
         lines = list(islice((line for line in _lines(content) if line.strip()), _SAMPLE_LINES))
         for delimiter in "\t;":
@@ -63,8 +63,13 @@ class Dialect:
             if counts and counts[0] > 1 and 2 * counts.count(counts[0]) > len(counts):
                 edge = rf"[{delimiter}\r\n\"]"
                 number = rf"(?:^|{edge})\s*[+-]?\d*%s\d+(?:[eE][+-]?\d+)?\s*(?={edge}|$)"
-                has_comma = "," in content and re.search(number % ",", content)
-                return cls(delimiter, "," if has_comma and not re.search(number % r"\.", content) else ".")
+                decimal, marks = ".", [number % ",", number % r"\."]
+                if "," in content and re.search(marks[0], content):
+                    decimal = ","
+                    if "." in content and re.search(marks[1], content):
+                        commas, points = (sum(1 for _ in re.finditer(mark, content)) for mark in marks)
+                        decimal = "," if commas >= points else "."
+                return cls(delimiter, decimal)
         return cls()
 
     def number(self, cell: str) -> float | None:
@@ -176,7 +181,8 @@ def parse_csv(
             value = math.nan if gaps and not row[i].strip() else dialect.number(row[i])
             if value is None:
                 column = f"column {i + 1}" + (f" ({names[i]})" if names else "")
-                raise no_number(f"{path}: line {line}, {column}", row[i], may_be_header=not names and line == first)
+                may_be_header = not names and line == first
+                raise no_number(f"{path}: line {line}, {column}", row[i], dialect, may_be_header=may_be_header)
             values.append(value)
     if not count:
         raise EdgernnError(f"{path}: expected rows of numbers, got none after the header; add some")
@@ -197,9 +203,11 @@ def check_width(path: Path, line: int, row: Sequence[str], width: int) -> None:
         )
 
 
-def no_number(where: str, cell: str, *, may_be_header: bool) -> EdgernnError:
+def no_number(where: str, cell: str, dialect: Dialect = COMMAS, *, may_be_header: bool = False) -> EdgernnError:
     """Return the error for a cell of a column of numbers that has none; `where` is its place in the file."""
     remedy = "correct the line" if cell.strip() else "fill the gap, such as with the value before it"
+    if any(map(str.isdigit, cell)):
+        remedy += f", with numbers as in -1234{dialect.decimal}5"
     hint = ", or give it a header: a row without any number" if may_be_header else ""
     return EdgernnError(f"{where}: expected a number, got {cell[:40]!r}; {remedy}{hint}")
 

@@ -558,6 +558,74 @@ def test_training_and_run_read_the_same_numbers(tmp_path, content):
     assert table.has_names == ("a" in content)
 
 
+WRITTEN = {
+    "one-point": (
+        ";",
+        [["0,5", "-1,5"], ["0,25", "0.75"], ["3", "4,5"]],
+        r"line 3, column 2 \(v\): .*'0\.75'; .*-1234,5",
+    ),
+    "minus": (
+        ",",
+        [["\u22121.5", "1"], ["2", "3"], ["\u22124", "5"]],
+        r"line 2, column 1 \(u\): .*'\u22121\.5'; .*-1234\.5",
+    ),
+    "thousands": (",", [['"1,234.5"', "1"], ['"2,000"', "2"], ["7", "3"]], r"line 2, column 1 \(u\): .*'1,234\.5'"),
+    "german": (
+        ";",
+        [["1.234", "0,5"], ["2.000", "1,5"], ["3.111", "2,5"]],
+        r"line 2, column 1 \(u\): .*'1\.234'; .*,5",
+    ),
+    "percent": (
+        ",",
+        [["12 %", "1"], ["7 %", "2"], ["9.5%", "3"]],
+        r"line 2, column 1 \(u\): .*'12 %'; correct the line",
+    ),
+    "quoted-commas": (",", [['"0,5"', "1"], ['"0,7"', "2"], ['"1,5"', "3"]], r"line 2, column 1 \(u\): .*'0,5'"),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_numbers_in_another_form_are_refused_in_training_and_run(tmp_path, case):
+    separator, rows, message = WRITTEN[case]
+    for i in range(12):
+        lines = [[*row, "ab"[i % 2]] for row in rows]
+        content = "\n".join(separator.join(line) for line in [["u", "v", "label"], *lines])
+        (tmp_path / f"{i}.csv").write_text(content + "\n", encoding="utf-8")
+    with pytest.raises(EdgernnError, match=rf"0\.csv: {message}"):
+        opened(Tables(time="none"), tmp_path)
+    with pytest.raises(EdgernnError, match=rf"0\.csv: {message}"):
+        read(tmp_path / "0.csv", ["u", "v"])
+
+
+def test_numbers_with_units_are_named_and_dates_and_ids_are_not(tmp_path):
+    columns = {
+        "volts": [f"{k / 10 - 0.35:.2f} V" for k in range(8)],
+        "speed": [f"\u2212{k},5 m/s2" for k in range(8)],
+        "id": [f"{k:03d}{'abcdefgh'[k]}" for k in range(8)],
+        "version": ["1.2.3"] * 8,
+        "day": [f"0{k + 1}.02.2026" for k in range(8)],
+        "at": [f"12:00:0{k}" for k in range(8)],
+        "range": [f"{k}-{k + 1}" for k in range(8)],
+        "grade": ["1", "2a", "3b", "x"] * 2,
+        "x": [str(k % 3) for k in range(8)],
+    }
+    path = tmp_path / "a.csv"
+    rows = zip(*([name, *cells] for name, cells in columns.items()), strict=True)
+    path.write_text("\n".join(map(";".join, rows)))
+    table = read_tables(path, [path])
+    assert {name: table.written_number(name) for name in columns} == dict.fromkeys(columns) | {"volts": 0, "speed": 0}
+    for i in range(12):
+        rows = "\n".join(f"{k * i % 7 / 10 - 0.3:.1f} V,{k * k % 5 + i}" for k in range(8))
+        (tmp_path / "units" / f"{i}.csv").parent.mkdir(exist_ok=True)
+        (tmp_path / "units" / f"{i}.csv").write_text(f"u,v\n{rows}\n")
+    message = (
+        r"0\.csv: line 2, column 1 \(u\): '-0\.3 V' is no number, and its column no channel; write numbers without"
+    )
+    with pytest.warns(match=message):
+        Tables(predict="next").open(tmp_path / "units", 0)
+    opened(Tables(predict="next", features="v"), tmp_path / "units")
+
+
 @pytest.mark.filterwarnings("ignore:.*not read. note:edgernn.errors.EdgernnWarning")
 @pytest.mark.parametrize("gaps", [False, True])
 def test_run_reads_raw_files_as_the_training_did(tmp_path, gaps):

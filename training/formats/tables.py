@@ -27,8 +27,14 @@ CSV, PARQUET = ".csv", ".parquet"
 Values = npt.NDArray[np.float64]
 # tables may have one in so many bytes of the memory: reading took 7.3 times 245 MB of csv, as cells are text at first
 _MEMORY_SHARE = 10
-# a number with a decimal comma
-_COMMA = r"^(\s*[+-]?\d*),(\d+(?:[eE][+-]?\d+)?\s*)$"
+# a number with a decimal mark
+_MARKED = r"^(\s*[+-]?\d*)%s(\d+(?:[eE][+-]?\d+)?\s*)$"
+_COMMA, _POINT = _MARKED % ",", _MARKED % r"\."
+# a number with another minus sign, marks between thousands, or a unit after it: no date, version or id such as 12ab
+_WRITTEN_NUMBER = (
+    r"^[+\-\u2212\u2013]?\s*(?:\d{1,3}(?:[.,'’\s]\d{3})+(?:[.,]\d+)?|\d*[.,]\d+|\d+[.,]?)(?:[eEdD][+-]?\d+)?"
+    r"(|\s*[^\d\s.,:;_/\-][^\d:_]*\d?)$"
+)
 # polars aborts the process that reads some damaged parquet files
 _CONVERT = """
 import json, sys, polars
@@ -49,7 +55,7 @@ class Table:
         frame: The rows. Cells of csv files are text, and None if they are empty.
         has_names: False if no file has a header; the columns are then called "column 1" and so on.
         without_names: Files without a header.
-        decimal_commas: True if numbers have decimal commas.
+        decimal_commas: True if numbers have decimal commas, in all files.
     """
 
     paths: tuple[Path, ...]
@@ -63,13 +69,46 @@ class Table:
     def names(self) -> list[str]:
         return self.frame.columns
 
+    @property
+    def dialect(self) -> Dialect:
+        """Format of the numbers in cells of text."""
+        return Dialect(decimal="," if self.decimal_commas else ".")
+
+    def cells(self, name: str) -> list[str]:
+        """Return the cells of a column as they are in the file, None if they are empty."""
+        return self.frame[name].cast(pl.String).to_list()
+
+    def _cast(self, column: pl.Series) -> pl.Series:
+        """Return the numbers of a column, and None for other text."""
+        if column.dtype == pl.String and self.decimal_commas:
+            column = pl.select(
+                pl.when(~column.str.contains(".", literal=True)).then(column.str.replace(",", ".", literal=True))
+            ).to_series()
+        return column.cast(pl.Float64, strict=False)
+
     def is_text(self, name: str) -> bool:
         """True if less than half of the filled cells of a column are numbers; an empty column is no text."""
         column = self.frame[name]
         if column.dtype.is_numeric() or column.dtype == pl.Boolean:
             return False
         filled = column.drop_nulls()
-        return len(filled) > 0 and (column.dtype != pl.String or 2 * _cast(filled).count() < len(filled))
+        return len(filled) > 0 and (column.dtype != pl.String or 2 * self._cast(filled).count() < len(filled))
+
+    def written_number(self, name: str) -> int | None:
+        """Return the row of the first cell of a column of text that has a number in a form that is not read.
+
+        None if less than half of the filled cells have numbers with the same unit, or all have none. Such forms are
+        other minus signs, marks between thousands, another decimal mark, and units.
+        """
+        column = self.frame[name]
+        if column.dtype != pl.String:
+            return None
+        units = column.str.extract(_WRITTEN_NUMBER, 1).str.strip_chars()
+        counts = units.drop_nulls().value_counts(sort=True)
+        if not len(counts) or 2 * counts["count"][0] < len(column.drop_nulls()):
+            return None
+        wrong = (units == counts[units.name][0]) & self._cast(column).is_null()
+        return int(wrong.arg_max() or 0) if wrong.any() else None
 
     def is_empty(self, name: str) -> bool:
         """True if a column has no filled cell, such as the one after a comma at the end of each line."""
@@ -77,8 +116,11 @@ class Table:
 
     def text(self, name: str) -> pl.Series:
         """Return a column as text (N,), with None in place of empty cells, and "1" for 1.0."""
+        column = self.frame[name].cast(pl.String)
+        if self.decimal_commas:
+            column = column.str.replace(_COMMA, "$1.$2")
         # pandas writes whole numbers with gaps as 1.0
-        return self.frame[name].cast(pl.String).str.replace(r"^(-?\d+)\.0+$", "$1")
+        return column.str.replace(r"^(-?\d+)\.0+$", "$1")
 
     def numbers(self, name: str, *, gaps: bool = False) -> Values:
         """Return a column of numbers (N,), or raise EdgernnError for a cell that is none in the range of float32.
@@ -86,13 +128,14 @@ class Table:
         With `gaps`, an empty cell is a missing value, NaN, as is a NaN.
         """
         column = self.frame[name]
-        values = _cast(column)
+        values = self._cast(column)
         wrong = values.is_null() & (column.is_not_null() | (not gaps))
         if wrong.any():
             row = int(wrong.arg_max() or 0)
             cell = column[row]
             may_be_header = row in self.begins and self.paths[self.begins.index(row)] in self.without_names
-            error = no_number(self.place(row, name), "" if cell is None else str(cell), may_be_header=may_be_header)
+            text = "" if cell is None else str(cell)
+            error = no_number(self.place(row, name), text, self.dialect, may_be_header=may_be_header)
             raise error if cell is not None else EdgernnError(f"{error}, or set imputer=gru-d, which fills gaps")
         numbers = values.fill_null(math.nan).to_numpy()
         finite = np.abs(numbers) <= np.finfo(np.float32).max
@@ -113,7 +156,7 @@ class Table:
             ticks = column.to_physical().to_numpy()
             per_second = {"ms": 1e3, "us": 1e6, "ns": 1e9}[getattr(column.dtype, "time_unit", "ns")]
             return np.asarray((ticks - ticks[0]) / per_second, np.float64)
-        return seconds_of(name, column.cast(pl.String).to_list(), Dialect(), warn=warn)
+        return seconds_of(name, self.cells(name), self.dialect, warn=warn)
 
     def place(self, row: int, name: str | None = None) -> str:
         """Return the place of a row for an error: its file and line, and the column `name`."""
@@ -162,7 +205,12 @@ def read_tables(source: Path, paths: Sequence[Path]) -> Table:
     tables = _read_parquet(paths) if suffixes == {PARQUET} else [_read_csv(path) for path in paths]
     first = next((table for table in tables if table.has_names), tables[0])
     _check_widths(source, paths, [table.frame.width for table in tables])
-    frames = [_in_order(table, first) for table in tables]
+    commas = any(table.decimal_commas for table in tables)
+    in_points = pl.col(pl.String).str.replace(_POINT, "$1,$2")
+    frames = [
+        _in_order(table, first).with_columns(() if table.decimal_commas or not commas else in_points)
+        for table in tables
+    ]
     try:
         frame = pl.concat(frames)
     except pl.exceptions.PolarsError as error:
@@ -171,7 +219,6 @@ def read_tables(source: Path, paths: Sequence[Path]) -> Table:
         ) from None
     without = tuple(table.paths[0] for table in tables if not table.has_names)
     begins = np.cumsum([0, *(len(part) for part in frames)]).tolist()
-    commas = any(table.decimal_commas for table in tables)
     return Table(tuple(paths), tuple(begins), frame, first.has_names, without, commas)
 
 
@@ -252,8 +299,6 @@ def _read_csv(path: Path) -> Table:
         raise EdgernnError(f"{path}: expected rows of numbers, got none after the header; add some")
     blank = pl.all().str.strip_chars()
     frame = frame.with_columns(pl.when(blank != "").then(blank))
-    if dialect.decimal == ",":
-        frame = frame.with_columns(pl.all().str.replace(_COMMA, "$1.$2"))
     without = () if has_names else (path,)
     return Table((path,), (0, len(frame)), frame, has_names, without, dialect.decimal == ",")
 
@@ -262,7 +307,3 @@ def _check_rows(path: Path, content: str, dialect: Dialect, width: int) -> None:
     """Raise EdgernnError for the first row that is damaged or has another number of cells."""
     for line, row in csv_rows(path, content, dialect):
         check_width(path, line, row, width)
-
-
-def _cast(column: pl.Series) -> pl.Series:
-    return column.cast(pl.Float64, strict=False)

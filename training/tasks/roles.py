@@ -2,12 +2,13 @@
 """Roles of the columns of a user's own tables: time, label or targets, sequence, group and channels."""
 
 import difflib
+import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgernn.errors import EdgernnError, UsageError, some
-from edgernn.runtime.csv_table import rises
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
+from edgernn.runtime.csv_table import no_number, rises
 from edgernn.runtime.timeline import TimeNames
 from edgernn.training.formats.tables import Table
 
@@ -149,6 +150,8 @@ def find_roles(
             times = (dates[0],)
             taken[dates[0]] = "time"
             texts.remove(dates[0])
+    if not chosen["features"]:
+        _check_numbers(table, texts)
     if needs_target and not (label or targets):
         label, targets = named("label"), named("targets")
         if label and targets:
@@ -207,6 +210,21 @@ def find_roles(
 def is_pattern(split_by: str | None) -> bool:
     """True if the setting `split_by` is a pattern of paths, not a column."""
     return split_by is not None and "{}" in split_by
+
+
+def _check_numbers(table: Table, texts: Iterable[str]) -> None:
+    """Raise EdgernnError for columns of text that have numbers in a form that is not read; warn of those with units."""
+    for name in texts:
+        if (row := table.written_number(name)) is None:
+            continue
+        place, cell = table.place(row, name), table.cells(name)[row]
+        remedy = f"or set label={name} if it is the label, or features to the channels"
+        if not any(map(str.isalpha, cell)):
+            raise EdgernnError(f"{no_number(place, cell, table.dialect)}, {remedy}")
+        text = (
+            f"{place}: {cell!r:.40} is no number, and its column no channel; write numbers without their unit, {remedy}"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
 def _listed(words: str | None) -> tuple[str, ...]:

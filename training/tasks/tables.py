@@ -16,7 +16,6 @@ from torch import Tensor
 
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError, counted, some
-from edgernn.runtime.csv_table import Dialect
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.timeline import (
     IGNORED,
@@ -237,8 +236,8 @@ class Tables(ColumnSettings, OwnData):
                 f"time=COLUMN, or leave {setting} out"
             )
         if seconds is None and roles.time is not None and needs_time:
-            cells = table.text(roles.time).to_list()
-            row = first_without_time(f"{source}: {roles.time}", cells, Dialect())
+            cells = table.cells(roles.time)
+            row = first_without_time(f"{source}: {roles.time}", cells, table.dialect)
             raise EdgernnError(
                 f"{table.place(row, roles.time)}: expected seconds, or dates and times such as 2026-01-31 12:00:00.5, "
                 f"got {cells[row] or ''!r:.40}; correct it, or convert the column"
