@@ -255,7 +255,14 @@ def csv_rows(path: Path, content: str, dialect: Dialect) -> Iterator[tuple[int, 
 
 def _lines(content: str) -> Iterator[str]:
     # split lazily, because StringIO would copy a large text to four times its memory
-    return (line[0] for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", content))
+    return (line[0] for line in re.finditer(r"[^\n]*\n|[^\n]+", unix_lines(content)))
+
+
+def unix_lines(content: str) -> str:
+    r"""Return the text of a csv file with \n in place of the line ends \r\n, \r and \r\r\n, a twice converted \n."""
+    while "\r\r\n" in content:
+        content = content.replace("\r\r\n", "\r\n")
+    return content.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def channel_values(table: CsvTable, *, channels: Sequence[str] | None = None, count: int | None = None) -> Values:

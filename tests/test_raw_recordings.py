@@ -533,6 +533,15 @@ def test_a_table_above_the_memory_is_refused_before_it_is_read(tmp_path, monkeyp
         read(path)
 
 
+@pytest.mark.parametrize("content", ["a,b\n\r1,2\n\r3,4\n", "a,b\r\r1,2\r", "a,b\r\n\r\n1,2\r\n"])
+def test_an_empty_line_is_refused_in_training_and_run(tmp_path, content):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content.encode())
+    for reader in (lambda: read_tables(path, [path]), lambda: read(path)):
+        with pytest.raises(EdgernnError, match=r"x\.csv: line 2: expected a row of a csv file, got an empty line"):
+            reader()
+
+
 def test_a_file_without_lines_is_no_table(tmp_path):
     path = tmp_path / "zeros.csv"
     path.write_bytes(b"a,label\n" + bytes(200_000))
@@ -547,6 +556,9 @@ def test_a_file_without_lines_is_no_table(tmp_path):
         "\ufeffa;b\r\n1;4,5\r\n-3;+4,0\r\n\r\n",
         '"a"\tb\r"1"\t4.5\r-3\t\u00a04e0 \r\r',
         "1;4,5\n-3;4",
+        "a,b\r1,4.5\r-3,4\n",
+        "a,b\r\r\n1,4.5\r\r\n-3,4\r\r\n",
+        "a,b\r\n1,4.5\r-3,4\n",
     ],
 )
 def test_training_and_run_read_the_same_numbers(tmp_path, content):

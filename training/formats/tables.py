@@ -19,7 +19,7 @@ import polars as pl
 from edgernn.byte_source import memory
 from edgernn.errors import EdgernnError, some
 from edgernn.files import check_regular
-from edgernn.runtime.csv_table import Dialect, check_width, csv_rows, header_names, is_header, no_number
+from edgernn.runtime.csv_table import Dialect, check_width, csv_rows, header_names, is_header, no_number, unix_lines
 from edgernn.runtime.timeline import seconds_of
 from edgernn.training.formats.csv_text import read_text
 
@@ -271,9 +271,7 @@ def _in_plain_types(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
 
 def _read_csv(path: Path) -> Table:
     # polars takes an empty line at the end for a row
-    content = read_text(path, memory()).rstrip("\r\n")
-    if "\n" not in content:
-        content = content.replace("\r", "\n")
+    content = unix_lines(read_text(path, memory())).rstrip("\n")
     dialect = Dialect.of(content)
     _, header = next(csv_rows(path, content, dialect), (1, []))
     if not header:
