@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
+from edgernn.errors import UsageError
 from edgernn.imputers import Imputer
 from edgernn.kernels import fastest
 from edgernn.kernels.common import Kept
@@ -267,7 +268,8 @@ class RecurrentLayer(nn.Module):
         cells, updated = len(self.cell.states), x.new_zeros(len(x), dtype=torch.bool)
         updated[updates.start :: updates.step] = True
         read, memory = self.rule.read(x, state[cells:], updates)
-        y, new = state[0][None], state[:cells]
+        new = state[:cells] if updates else with_zero_gradients(self, x, state[:cells])
+        y = new[0][None]
         if updates:
             # a cell may read the number of all steps
             self.unrolled._length = len(x)
@@ -315,6 +317,39 @@ class RecurrentLayer(nn.Module):
         updates, busy, columns = (float(mask.to(torch.float64).mean()) for mask in masks)
         rates = Rates(updates, busy, columns, keeps_sums and self.imputer is None)
         return self.rule.executed_macs(self.cell, rates) + imputer
+
+
+def with_zero_gradients(module: nn.Module, x: Tensor, state: State) -> State:
+    """Return a state whose gradient to a module's parameters and to x is 0, as that of a state that steps only hold."""
+    sources = [tensor for tensor in (x, *module.parameters()) if tensor.requires_grad]
+    if not sources or not torch.is_grad_enabled():
+        return state
+    zero = torch.stack([tensor.flatten()[:0].sum() for tensor in sources]).sum()
+    return tuple(s + zero for s in state)
+
+
+def check_tensor(name: str, value: object, module: nn.Module) -> None:
+    """Raise UsageError unless an argument is a tensor with the device and dtype of the module's weights."""
+    if not isinstance(value, Tensor):
+        got = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        raise UsageError(f"{name}: expected a torch.Tensor, got {got}; convert it with torch.as_tensor")
+    if value.is_nested or value.layout != torch.strided:
+        got = "a nested one" if value.is_nested else f"one with the layout {value.layout}"
+        dense = "torch.nested.to_padded_tensor, and pass lengths" if value.is_nested else f"{name}.to_dense()"
+        raise UsageError(f"{name}: expected a dense tensor, got {got}; convert it with {dense}")
+    # a replica of torch.nn.DataParallel has no parameters
+    like = next(module.parameters(), value)
+    if value.device != like.device:
+        raise UsageError(
+            f"{name}: expected a tensor on {like.device}, got one on {value.device}; move it with "
+            f"{name}.to({str(like.device)!r})"
+        )
+    # torch has no autocast for meta
+    if value.dtype != like.dtype and (value.is_meta or not torch.is_autocast_enabled(value.device.type)):
+        others = f", or the weights with module.to({value.dtype})" if value.is_floating_point() else ""
+        raise UsageError(
+            f"{name}: expected {like.dtype}, got {value.dtype}; convert it with {name}.to({like.dtype}){others}"
+        )
 
 
 @contextmanager

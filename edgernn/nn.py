@@ -9,6 +9,7 @@ what runs a layer.
 import copy
 import dataclasses
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from edgernn.extras import needed_by
@@ -24,7 +25,7 @@ with needed_by("edgernn.nn"):
     from edgernn.convert import check_permanent, copy_weights, suffixes
     from edgernn.errors import UsageError
     from edgernn.kernels import why_loop
-    from edgernn.layer import RecurrentLayer, Trace, python_loop
+    from edgernn.layer import RecurrentLayer, Trace, check_tensor, python_loop
     from edgernn.layer_trace import Recorder
     from edgernn.model import RecurrentModel
     from edgernn.names import resolve
@@ -62,9 +63,13 @@ class _Recurrent(Recorder, nn.Module):
 
     Attributes:
         layers: The layers of class `RecurrentLayer`, first layer first, each forward direction before its backward one.
+        completes_state: True if a call may pass a state without the tensors of the rule, which then start anew, as at
+            the first step. `convert` sets it, as a torch module has no rule. Otherwise such a state is refused: a
+            network that drops the rule's tensors in the middle of a sequence computes other values.
     """
 
     layers: nn.ModuleList
+    completes_state = False
 
     def __init__(
         self,
@@ -121,11 +126,24 @@ class _Recurrent(Recorder, nn.Module):
         stacked = [torch.stack(tensors) for tensors in zip(*(state[:count] for state in states), strict=True)]
         return _untupled((*stacked, *(tensor for state in states for tensor in state[count:])))
 
-    def _split(self, state: States, batch: int) -> list[tuple[Tensor, ...]]:
-        layers, count = self.recurrent_layers(), self._stacked
+    def _checked(self, state: States, batch: int) -> tuple[Tensor, ...]:
+        """Return the tensors of a state, with the initial ones of the rule if `completes_state` is set."""
         tensors = _tuple(state)
         for tensor in tensors:
-            _check_tensor("state", tensor, self)
+            check_tensor("state", tensor, self)
+        if self.completes_state and self._stacked <= len(tensors) < len(self.state_names):
+            layers, count = self.recurrent_layers(), self._stacked
+            others = iter(tensors[count:])
+            tensors = tensors[:count]
+            for layer in layers:
+                memory = layer.rule.initial_memory(batch, tensors[0])
+                tensors += (*memory, *islice(others, len(layer.states) - count - len(memory)))
+            tensors += tuple(others)
+        return tensors
+
+    def _split(self, state: States, batch: int) -> list[tuple[Tensor, ...]]:
+        layers, count = self.recurrent_layers(), self._stacked
+        tensors = self._checked(state, batch)
         widths: list[tuple[int, ...]] = [(len(layers), batch, self.hidden_size)] * count
         widths += [(batch, width) for layer in layers for width in list(layer.widths.values())[count:]]
         got = [tuple(tensor.shape) for tensor in tensors]
@@ -209,7 +227,7 @@ class Recurrent(_Recurrent):
         """
         if isinstance(x, PackedSequence):
             return self._packed(x, state)
-        _check_tensor("x", x, self)
+        check_tensor("x", x, self)
         if x.ndim == 2 and lengths is None:
             batched = None if state is None else tuple(s.unsqueeze(-2) for s in _tuple(state))
             y, last = self.forward(x.unsqueeze(0 if self.batch_first else 1), batched)
@@ -295,7 +313,7 @@ class RecurrentCell(_Recurrent):
 
         The output is its first tensor, h (B, H). A state of several tensors, as c or those of the rule, is a tuple.
         """
-        _check_tensor("x", x, self)
+        check_tensor("x", x, self)
         if x.ndim == 1:
             batched = None if state is None else tuple(s.unsqueeze(0) for s in _tuple(state))
             return _untupled(tuple(s.squeeze(0) for s in _tuple(self.forward(x.unsqueeze(0), batched))))
@@ -303,9 +321,7 @@ class RecurrentCell(_Recurrent):
             got = f"{x.dtype} {tuple(x.shape)}"
             raise UsageError(f"x: expected floats (B, {self.input_size}), got {got}; pass one step of each sequence")
         (layer,), batch = self.recurrent_layers(), x.shape[0]
-        before = _tuple(self.initial_state(batch, x) if state is None else state)
-        for tensor in before:
-            _check_tensor("state", tensor, self)
+        before = self._checked(self.initial_state(batch, x) if state is None else state, batch)
         widths = [(batch, width) for width in layer.widths.values()]
         if (shapes := [tuple(s.shape) for s in before]) != widths:
             raise UsageError(f"state: expected shapes {widths}, got {shapes}; pass the last state, or None")
@@ -364,13 +380,13 @@ class CausalConv1d(nn.Conv1d):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Convolve x (B, C, T) after the inputs in `state`; return y (B, out_channels, T) and the next state."""
-        _check_tensor("x", x, self)
+        check_tensor("x", x, self)
         if x.ndim != 3 or x.shape[1] != self.in_channels:
             raise UsageError(f"x: expected shape (B, {self.in_channels}, T), got {tuple(x.shape)}; transpose it")
         if x.shape[2] < 1:
             raise UsageError("x: expected at least one step, got none; pass a longer sequence")
         state = self.initial_state(x.shape[0], x) if state is None else state
-        _check_tensor("state", state, self)
+        check_tensor("state", state, self)
         if state.shape[1:] != (self.in_channels, self.memory) or state.shape[0] != x.shape[0]:
             expected = (x.shape[0], self.in_channels, self.memory)
             raise UsageError(
@@ -409,7 +425,9 @@ class Conversion:
 def convert(module: nn.Module, **settings: Any) -> Conversion:
     """Put `Recurrent` and `RecurrentCell` in place of nn.GRU, LSTM, RNN and their cells anywhere in a module.
 
-    Weights are kept, and so are calls, outputs and states. A module that is used in several places stays one.
+    Weights are kept, and so are calls, outputs and states. A module that is used in several places stays one. Under a
+    rule with states of its own, such as delta, these follow those of the cell in a returned state. A call may pass the
+    states of the cell alone, as a network does that makes its first state: the rule then starts anew.
 
     Args:
         module: The module, which is not changed.
@@ -482,6 +500,7 @@ def _converted(module: Any, settings: dict[str, Any]) -> nn.Module:
         layer.cell.R.requires_grad_(getattr(module, f"weight_hh{suffix}").requires_grad)
         # a module without biases has none to train
         layer.cell.b.requires_grad_(module.bias)
+    new.completes_state = True
     return new.train(module.training)
 
 
@@ -640,26 +659,3 @@ def _tuple(state: States) -> tuple[Tensor, ...]:
 
 def _untupled(state: tuple[Tensor, ...]) -> States:
     return state[0] if len(state) == 1 else state
-
-
-def _check_tensor(name: str, value: object, module: nn.Module) -> None:
-    """Raise UsageError unless an argument is a tensor with the device and dtype of the module's weights."""
-    if not isinstance(value, Tensor):
-        got = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-        raise UsageError(f"{name}: expected a torch.Tensor, got {got}; convert it with torch.as_tensor")
-    if value.is_nested or value.layout != torch.strided:
-        got = "a nested one" if value.is_nested else f"one with the layout {value.layout}"
-        dense = "torch.nested.to_padded_tensor, and pass lengths" if value.is_nested else f"{name}.to_dense()"
-        raise UsageError(f"{name}: expected a dense tensor, got {got}; convert it with {dense}")
-    # a replica of torch.nn.DataParallel has no parameters
-    like = next(module.parameters(), value)
-    if value.device != like.device:
-        raise UsageError(
-            f"{name}: expected a tensor on {like.device}, got one on {value.device}; move it with "
-            f"{name}.to({str(like.device)!r})"
-        )
-    if value.dtype != like.dtype and not torch.is_autocast_enabled(value.device.type):
-        raise UsageError(
-            f"{name}: expected {like.dtype}, got {value.dtype}; convert it with {name}.to({like.dtype}), or the "
-            f"weights with module.to({value.dtype})"
-        )

@@ -116,11 +116,7 @@ class OwnNetwork(ConfiguredModel):
         if self._layout is None:
             return ()
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
-        start: Any = getattr(self.network, "initial_state", None)
-        if start is not None:
-            return (*heard, *self._layout.flat(start(batch, like)))
-        sizes = (torch.Size(shape).numel() for shape in self._layout.shapes)
-        return (*heard, *(like.new_zeros(batch, size) for size in sizes if size))
+        return (*heard, *self._layout.initial_state(self.network, batch, like))
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         steps, batch = x.shape[:2]
@@ -199,11 +195,14 @@ class OwnNetwork(ConfiguredModel):
         return result
 
     def with_rules(self, rules: Sequence[UpdateRule]) -> "OwnNetwork":
-        """Return a copy with other update rules, one for each of `recurrent_layers`, and the same cells."""
+        """Return a copy with other update rules, one for each of `recurrent_layers`, and the same cells.
+
+        The network may go on passing a state of the cell alone to a layer: the rule's own states then start anew.
+        """
         network, remaining = copy.deepcopy(self), iter(rules)
         for part in recurrent_modules(network.network):
             layers = [RecurrentLayer(layer.cell, next(remaining)) for layer in part.recurrent_layers()]
-            part.layers = nn.ModuleList(layers)
+            part.layers, part.completes_state = nn.ModuleList(layers), True
         network.train(self.training)
         if network._layout is not None:
             network._layout = network._find_layout()
@@ -230,8 +229,15 @@ class OwnNetwork(ConfiguredModel):
             raise
         except Exception as error:
             kind = type(self.network)
+            rule = next((layer.rule.name for layer in self.recurrent_layers() if layer.rule.memory), None)
+            remedy = (
+                "correct the file"
+                if rule is None
+                else f"the state of a layer has the tensors of the rule {rule} after those of the cell: pass on all of "
+                "them, and read the first ones, as in h, c, *others = state"
+            )
             raise EdgernnError(
-                f"{self.config.title}: forward fails: {line_of(kind, error)}{described(error)}; correct the file"
+                f"{self.config.title}: forward fails: {line_of(kind, error)}{described(error)}; {remedy}"
             ) from error
         finally:
             self.train(was_training)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout of a nested state of a network, which files and sessions keep as tensors (B, n)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor
@@ -60,6 +62,16 @@ class StateLayout:
         leaves = zip(pytree.tree_leaves(state), self.axes, strict=True)
         return tuple(leaf.movedim(axis, 0).flatten(1) for leaf, axis in leaves if leaf.numel())
 
+    def initial_state(self, network: Any, batch: int, like: Tensor) -> State:
+        """Return the state of a network before the first step, as `flat` does, in dtype and device of `like`.
+
+        It is zeros, or the result of the network's method initial_state(batch, like). A layer that got another rule has
+        more tensors than that method may know: those that it lacks at the end of a tuple are zeros.
+        """
+        zeros = tuple(like.new_zeros(batch, size) for shape in self.shapes if (size := math.prod(shape)))
+        start = getattr(network, "initial_state", None)
+        return zeros if start is None else self.flat(_completed(start(batch, like), self.nested(zeros, like, batch)))
+
     def nested(self, state: State, like: Tensor, batch: int) -> Any:
         """Return the nested state of tensors (B, n)."""
         tensors = iter(state)
@@ -68,6 +80,16 @@ class StateLayout:
             for shape, axis in zip(self.shapes, self.axes, strict=True)
         ]
         return pytree.tree_unflatten(leaves, self.spec)
+
+
+def _completed(state: Any, zeros: Any) -> Any:
+    """Return a nested state with the zeros of tensors that it lacks; a tensor may stand for a tuple that begins so."""
+    if isinstance(zeros, dict) and isinstance(state, dict):
+        return zeros | {key: _completed(value, zeros.get(key)) for key, value in state.items()}
+    if not isinstance(zeros, tuple | list):
+        return state
+    parts = state if isinstance(state, tuple | list) else (state,)
+    return (*(_completed(*pair) for pair in zip_longest(parts, zeros[: len(parts)])), *zeros[len(parts) :])
 
 
 def _is_floats(value: Any) -> bool:

@@ -3,6 +3,7 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.nn.utils import parametrizations
 
 import edgernn
 from edgernn.nn import Recurrent, RecurrentCell, convert
+from tests.layers import oracle_run
 
 
 def settings() -> list[tuple[type[nn.RNNBase], dict[str, object]]]:
@@ -55,6 +57,36 @@ def test_cells_keep_outputs(kind: type[nn.RNNCellBase]) -> None:
     state = module(x)
     for ours, theirs in ((new(x), state), (new(x, state), module(x, state)), (new(x[0]), module(x[0]))):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["delta", "skip", "periodic"])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_a_state_of_the_cell_alone_starts_the_rule_anew(kind: type[nn.RNNBase], rule: str) -> None:
+    torch.manual_seed(0)
+    module, x = kind(3, 5), torch.randn(9, 2, 3, dtype=torch.float64)  # type: ignore[arg-type]
+    layer = convert(module, rule=rule).module.double()
+    cell = convert(getattr(nn, f"{kind.__name__}Cell")(3, 5), rule=rule).module.double()
+    assert isinstance(layer, Recurrent)
+    assert isinstance(cell, RecurrentCell)
+    cell.load_state_dict(layer.state_dict())
+    h, c = torch.randn(2, 1, 2, 5, dtype=torch.float64)
+    start: tuple[Tensor, ...] = (h, c) if kind is nn.LSTM else (h,)
+    expected = oracle_run(kind.__name__.lower(), layer.layers[0], x, tuple(s[0] for s in start)).y
+    with torch.no_grad():
+        y, state = layer(x[:4], start if kind is nn.LSTM else h)
+        # the whole state is passed on
+        second, _ = layer(x[4:], state)
+        steps, step = [], tuple(s[0] for s in start)
+        for x_t in x:
+            step = cell(x_t, step)
+            steps.append(step[0])
+    np.testing.assert_allclose(torch.cat([y, second]), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(torch.stack(steps), expected, rtol=0, atol=1e-12)
+    plain = Recurrent(kind.__name__.lower(), 3, 5, rule=rule).double()
+    with pytest.raises(edgernn.UsageError, match=r"state: expected tensors h \(1, 2, 5\).*rule_"):
+        plain(x, start)
+    with pytest.raises(edgernn.UsageError, match=r"state: expected tensors h .*, got shapes \[\(1, 2, 4\)"):
+        layer(x, h[..., :4])
 
 
 class Net(nn.Module):

@@ -15,7 +15,9 @@ from edgernn.costs import executed_macs
 from edgernn.errors import CodeError, EdgernnError, EdgernnWarning, UsageError
 from edgernn.export.own_network import export_own_network
 from edgernn.export.run import export_run
+from edgernn.layer import RecurrentLayer
 from edgernn.npz import read_npz
+from edgernn.rules import Delta
 from edgernn.runtime import NetworkSession, Session
 from edgernn.runtime.wav import write_wav
 from edgernn.store import load_any, load_model
@@ -23,6 +25,7 @@ from edgernn.training import train
 from edgernn.training.calibration.calibrate import calibrate
 from edgernn.training.sweep.plan import load_sweep
 from tests.firmware import step_in_c
+from tests.layers import oracle_run
 from tests.training_helpers import Stop, snapshot, without_pictures
 
 HEAD = """
@@ -298,6 +301,61 @@ def test_calibration_gives_every_dense_layer_thresholds_of_its_own():
     y = Session("run/model-delta.onnx").run(x)
     assert y.shape == model(torch.from_numpy(x))[0].shape
     assert Path("run/model.safetensors").read_bytes() == dense
+
+
+# a layer of torch whose first state the network makes
+FIRST = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, input_size: int, output_size: int, kind: str = "GRU"):
+        super().__init__()
+        self.kind, self.rnn, self.head = kind, getattr(nn, kind)(input_size, 4), nn.Linear(4, output_size)
+
+    def initial_state(self, batch, like):
+        h = like.new_full((1, batch, 4), 0.5)
+        return (h, -h) if self.kind == "LSTM" else h
+
+    def forward(self, x, state=None):
+        y, state = self.rnn(x, state if state is not None else self.initial_state(x.shape[1], x))
+        return self.head(y[-1]), state
+"""
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_calibration_completes_the_first_state_of_a_network(kind):
+    trained(FIRST, kind=kind)
+    thresholds = calibrate(Path("run"), loss=60)["layers"][0]
+    model = load_any(Path("run"), allow_code=True)[0]
+    x = read_npz(Path("run/example.npz"), ("x",))["x"].swapaxes(0, 1)
+    session = Session("run/model-delta.onnx")
+    steps = [session.step(x_t) for x_t in x]
+    rule = Delta(2, 4, thresholds["theta_x"], thresholds["theta_h"])
+    layer = RecurrentLayer(model.recurrent_layers()[0].cell, rule).double()
+    h = torch.full((x.shape[1], 4), 0.5)
+    u = (torch.from_numpy(x).double() - model.input_mean) / model.input_std
+    states = oracle_run(kind.lower(), layer, u, (h, -h) if kind == "LSTM" else (h,)).y
+    head = model.network.head.double()
+    expected = states @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+    np.testing.assert_allclose(steps, expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(session.run(x), expected[-1], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("return self.head(y[-1]), (state[0], state[1])", "state: expected the same outputs in two parts"),
+        (
+            "h, c = state",
+            "Net: forward fails: line 16: .*; the state of a layer has the tensors of the rule delta after",
+        ),
+    ],
+)
+def test_calibration_names_a_network_that_drops_the_states_of_the_rule(line, message):
+    trained(FIRST.replace("return self.head(y[-1])", f"{line}\n        return self.head(y[-1])"), kind="LSTM")
+    with pytest.raises(EdgernnError, match=message):
+        calibrate(Path("run"), loss=60)
 
 
 @pytest.mark.filterwarnings("ignore:.*trained on clips:edgernn.errors.EdgernnWarning")

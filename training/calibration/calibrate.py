@@ -273,6 +273,9 @@ def _search(
 ) -> Calibration:
     """Search the thresholds of the rule delta with the fewest multiply-adds among those whose loss is allowed."""
     units = _mean_changes(model, sample)
+    if isinstance(model, OwnNetwork):
+        # the network must carry the states of the rule from part to part
+        with_thresholds(model, units).check(sample)
     dense_macs = sum(layer.macs() for layer in model.recurrent_layers())
 
     def measured(scales: Scales) -> tuple[float, float]:
