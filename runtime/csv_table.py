@@ -197,9 +197,10 @@ def parse_csv(
 def check_width(path: Path, line: int, row: Sequence[str], width: int) -> None:
     """Raise EdgernnError if a row of a csv file has another number of cells than the first one."""
     if len(row) != width:
+        hint = ", or write decimal points if its commas are decimal marks" if width == 1 else ""
         raise EdgernnError(
             f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line, "
-            "or remove lines before the header"
+            f"or remove lines before the header{hint}"
         )
 
 

@@ -280,8 +280,9 @@ def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
     if recording.seconds is None or len(recording) == 1:
         return
     if (steps := np.diff(recording.seconds)).min() < 0:
+        row = (steps < 0).argmax() + 2
         raise EdgernnError(
-            f"{recording.name}: expected times that rise from row to row, got row {steps.argmin() + 2} before"
+            f"{recording.name}: expected times that rise from row to row, got row {row} before; {fall_remedy(steps)}"
         )
     measured, wanted = 1 / max(float(np.median(steps)), 1e-12), reading["measured"]
     if reading["rate"] is None and wanted and not 1 / OTHER_RATE < measured / wanted < OTHER_RATE:
@@ -289,6 +290,18 @@ def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
             f"{recording.name}: expected about {wanted:.4g} rows a second as in the training, got {measured:.4g}; "
             f"resample the file, or train with resample={wanted:.3g}, which resamples every file"
         )
+
+
+def fall_remedy(steps: Numbers) -> str:
+    """Return what to do about the first negative difference (T - 1,) of successive times in seconds."""
+    fall, usual = -float(steps[(steps < 0).argmax()]), float(np.median(np.abs(steps)))
+    for period, remedy in (
+        (86400, "times of day begin again at midnight: write the date before them, as in 2026-01-31 00:00:00"),
+        (3600, "local times repeat an hour at the end of summer time: write UTC, or the offset as in 02:00:00+01:00"),
+    ):
+        if 2 * usual < period and abs(fall + usual - period) <= min(_JUMP * usual, period / 10):
+            return remedy
+    return "sort the rows by time"
 
 
 def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:

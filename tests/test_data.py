@@ -220,6 +220,7 @@ BAD_CSV = {
     "underscore": (b"1,2\n3,1_0\n", "line 2, column 2: expected a number, got '1_0'"),
     "short": (b"a,b\n1,2\n3\n", "line 3: expected 2 columns as in the first line, got 1"),
     "long": (b"1,2\n3,4,5\n", "line 2: expected 2 columns as in the first line, got 3"),
+    "decimal-commas": (b"a\n1,5\n", "line 2: expected 1 columns .*, got 2; .*, or write decimal points if its commas"),
     "quote": (b'a\n1\n"2\n', "expected a row of a csv file"),
     "quoted": (b'a\n"1"2\n', "line 2: expected a row of a csv file"),
     "field": (b"a\n" + b"1" * 200_000 + b"\n", "expected a row of a csv file, got field larger than"),

@@ -502,6 +502,41 @@ def test_bad_tables_are_named_and_nothing_is_written(tmp_path, case):
 
 
 @copies
+def test_a_time_that_falls_says_why(tmp_path):
+    reading = {"time": "time", "rate": None, "measured": None, "gap": None, "window": None, "stride": None}
+    reading |= {"missing": False, "columns": ["time", "x", "label"], "channels": ["x"]}
+    for times, remedy in (
+        (["23:59:58", "23:59:59", "0:00:00", "0:00:01"], "times of day begin again at midnight: write the date before"),
+        (
+            ["2026-10-25 02:59:58", "2026-10-25 02:59:59", "2026-10-25 02:00:00"],
+            "local times repeat an hour at the end",
+        ),
+        (["5", "6", "4", "7"], "sort the rows by time"),
+        (["4:00:00", "6:00:00", "5:00:00", "7:00:00"], "sort the rows by time"),
+    ):
+        for i in range(3):
+            rows = "".join(f"{cell},{k % 2},{'ab'[i % 2]}\n" for k, cell in enumerate(times))
+            (tmp_path / f"{i}.csv").write_text("time,x,label\n" + rows)
+        with pytest.raises(EdgernnError, match=rf"line 4, column 1 \(time\): expected a time after .*; {remedy}"):
+            opened(Tables(), tmp_path)
+        with (
+            pytest.warns(match="not read: label"),
+            pytest.raises(EdgernnError, match=f"rise from row to row, got row 3 before; {remedy}"),
+        ):
+            _read_raw(tmp_path / "0.csv", ["x"], 1, reading)
+
+
+@copies
+def test_the_column_of_time_is_one_that_advances(tmp_path):
+    for i in range(12):
+        rows = "".join(f"2026-01-31,12:00:0{k},{k * i % 5},{'ab'[i % 2]}\n" for k in range(6))
+        (tmp_path / f"{i}.csv").write_text("date,time,x,label\n" + rows)
+    task = opened(Tables(resample=2), tmp_path)
+    assert task.summary[1] == "time: time, date, 1 rows a second, resampled to 2"
+    assert task.train.x.shape[1:] == (11, 1)
+
+
+@copies
 def test_types_of_columns_of_parquet_files(tmp_path):
     times = [datetime.timedelta(seconds=k / 4) for k in range(5)]
     frame = pl.DataFrame(

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.runtime.csv_table import no_number, rises
 from edgernn.runtime.timeline import TimeNames
@@ -139,6 +141,9 @@ def find_roles(
     if settings.time == AUTO:
         known = TimeNames(taken)
         times = tuple(name for name in names if name in known)
+        if len(times) > 1:
+            # the date of a row and its time of day may have a column each
+            times = tuple(sorted(times, key=lambda name: not _advances(table, name)))
         taken.update(dict.fromkeys(times, "time"))
     sequence = named("sequence") if table.has_names else ()
     group = named("split_by") if table.has_names and not is_pattern(settings.split_by) else ()
@@ -210,6 +215,12 @@ def find_roles(
 def is_pattern(split_by: str | None) -> bool:
     """True if the setting `split_by` is a pattern of paths, not a column."""
     return split_by is not None and "{}" in split_by
+
+
+def _advances(table: Table, name: str) -> bool:
+    """True if a column has times, and most of them are after that of the row before."""
+    seconds = table.seconds(name)
+    return seconds is not None and len(seconds) > 1 and bool(np.median(np.diff(seconds)) > 0)
 
 
 def _check_numbers(table: Table, texts: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from edgernn.runtime.timeline import (
     OTHER_RATE,
     Recording,
     TimeNames,
+    fall_remedy,
     first_without_time,
     missing_gap,
     padded,
@@ -314,10 +315,12 @@ class Tables(ColumnSettings, OwnData):
             steps = np.diff(recording.seconds)
             if (steps < 0).any():
                 row = int(recording.rows[(steps < 0).argmax() + 1])
-                hint = "" if roles.sequence else ", or name the column of sequences with sequence=COLUMN"
+                remedy = fall_remedy(steps)
+                if remedy.startswith("sort") and not roles.sequence:
+                    remedy += ", or name the column of sequences with sequence=COLUMN"
                 raise EdgernnError(
                     f"{table.place(row, roles.time)}: expected a time after that of the row before it, got "
-                    f"{table.text(roles.time or '')[row]}; sort the rows by time{hint}"
+                    f"{table.text(roles.time or '')[row]}; {remedy}"
                 )
             if (step := float(np.median(steps))) > 0:
                 rates[1 / step] = recording.name
