@@ -2,7 +2,6 @@
 """A part of a network that runs at some steps only, and what stands for it in a trace to ONNX."""
 
 import inspect
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.layer import RecurrentLayer
+from edgernn.layer import RecurrentLayer, check_tensor, with_zero_gradients
 from edgernn.layer_trace import Recorder, Trace
 from edgernn.names import resolve
 from edgernn.rules.base import CellInputs, Decision, UpdateRule
@@ -68,6 +67,9 @@ class Conditional(Recorder, nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        if not isinstance(part, nn.Module):
+            got = getattr(part, "__name__", type(part).__name__)
+            raise UsageError(f"part: expected a torch.nn.Module, got {got}; write one whose forward() calls it")
         input_size, output_size = whole("input_size", input_size), whole("output_size", output_size)
         # the rule does not depend on the cell
         _, rule_type = resolve("gru", rule)
@@ -107,17 +109,25 @@ class Conditional(Recorder, nn.Module):
         return (*self.rule.initial_memory(batch, like), *held)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Run the part over sequences x (T, B, I) after `state`; return y (T, B, O) and the last state."""
-        if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[2] != self.input_size or not x.shape[0]:
-            shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise UsageError(
-                f"x: expected shape (T, B, {self.input_size}) with a step or more, got {shape}; reshape it"
-            )
+        """Run the part over sequences x (T, B, I) after `state`; return y (T, B, O) and the last state.
+
+        Under autocast the part alone runs in 16 bits, and y and the state have the dtype of the weights.
+        """
+        check_tensor("x", x, self)
+        if x.ndim != 3 or x.shape[2] != self.input_size or not x.shape[0] or not x.is_floating_point():
+            got = f"{x.dtype} {tuple(x.shape)}"
+            raise UsageError(f"x: expected floats (T, B, {self.input_size}) with a step or more, got {got}; reshape it")
+        # counts of steps and sums of inputs lose their small terms in 16 bits
+        x = x.to(next(self.parameters(), x).dtype)
         first = self.initial_state(x.shape[1], x)
-        state = first if state is None else tuple(state)
+        state = first if state is None else state
+        tensors = state if isinstance(state, tuple | list) else (state,)
+        for tensor in tensors:
+            check_tensor("state", tensor, self)
         shapes = [tuple(tensor.shape) for tensor in first]
-        if (sizes := [tuple(tensor.shape) for tensor in state]) != shapes:
+        if (sizes := [tuple(tensor.shape) for tensor in tensors]) != shapes:
             raise UsageError(f"state: expected shapes {shapes}, got {sizes}; pass the last state, or None")
+        state = tuple(tensor.to(x.dtype) for tensor in tensors)
         if torch.onnx.is_in_onnx_export():
             return self._as_node(x, state)
         if torch.compiler.is_compiling():
@@ -152,7 +162,7 @@ class Conditional(Recorder, nn.Module):
         updates = None if torch.compiler.is_compiling() else self.rule.updates(state[:count], steps)
         if updates is not None:
             read, memory = self.rule.read(x, state[:count], updates)
-            y, *kept = state[count:]
+            y, *kept = state[count:] if updates else with_zero_gradients(self, x, state[count:])
             y = y[None]
             if updates:
                 new, *kept = self._call(read, tuple(kept))
@@ -164,7 +174,10 @@ class Conditional(Recorder, nn.Module):
             trace = Trace(u, self.rule.budget(u.to(x.dtype), None))
             return y, (*memory, y[-1], *kept), trace
         outputs, decisions = [], list[Decision]()
-        for row, e in zip(x.unbind(0), self.rule.project(x).unbind(0), strict=True):
+        # torch has no autocast for meta
+        with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
+            projected = self.rule.project(x)
+        for row, e in zip(x.unbind(0), projected.unbind(0), strict=True):
             decision, state = self.step(row, e, state)
             outputs.append(state[count])
             decisions.append(decision)
@@ -192,12 +205,7 @@ class Conditional(Recorder, nn.Module):
 
     def _part_state(self, batch: int, like: Tensor) -> State:
         layout = self._layout(like)
-        if layout is None:
-            return ()
-        start: Any = getattr(self.part, "initial_state", None)
-        if start is not None:
-            return layout.flat(start(batch, like))
-        return tuple(like.new_zeros(batch, size) for shape in layout.shapes if (size := math.prod(shape)))
+        return () if layout is None else layout.initial_state(self.part, batch, like)
 
     def _layout(self, like: Tensor) -> StateLayout | None:
         """Return the layout of the part's state; None if it has none."""
@@ -238,7 +246,8 @@ class Conditional(Recorder, nn.Module):
                 f"part: expected y of shape (T, B, O) = {expected}, got {got}; return that, and name the argument of a "
                 "state `state`"
             )
-        return (y, *after)
+        # 16 bits under autocast
+        return (y.to(x.dtype), *(tensor.to(x.dtype) for tensor in after))
 
     def _as_node(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the results of the node of ONNX that stands for the part in torch.onnx.export."""

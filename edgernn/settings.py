@@ -14,6 +14,7 @@ import dataclasses
 import difflib
 import inspect
 import json
+import numbers
 import operator
 import types
 import typing
@@ -46,14 +47,21 @@ T = TypeVar("T")
 
 
 def whole(name: str, value: object) -> int:
-    """Return a size as an int, which may be NumPy's; raise UsageError unless it is a whole number of at least 1."""
+    """Return a size as an int, which may be NumPy's; raise UsageError unless it is whole, from 1 to 2^31 - 1."""
     try:
         size = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except (TypeError, RuntimeError):
         size = 0
     if size < 1:
         raise UsageError(f"{name}: expected a whole number of at least 1, got {value!r}; pass one")
-    return size
+    return _stored(name, size)
+
+
+def _stored(name: str, value: T) -> T:
+    """Return a value; raise UsageError for a whole number that does not fit the 32 bits of sizes in exported files."""
+    if isinstance(value, int) and abs(value) >= 2**31:
+        raise UsageError(f"{name}: expected a whole number below 2^31, got {value}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -108,16 +116,16 @@ class Setting:
         try:
             if value == "none" and _is_optional(self.hint):
                 return None
+            if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+                # one of NumPy, too
+                value = int(value)
             if isinstance(value, str) and str not in _plain_types(self.hint):
                 read = self._adapter.validate_strings(value, strict=False)
             else:
                 read = self._adapter.validate_python(value)
         except ValidationError:
             raise UsageError(f"{self.name}: expected {expected(self.hint)}, got {value!r}") from None
-        # sizes are 32-bit numbers in exported files
-        if isinstance(read, int) and abs(read) >= 2**31:
-            raise UsageError(f"{self.name}: expected a whole number below 2^31, got {read}")
-        return read
+        return _stored(self.name, read)
 
 
 def _parts(hint: Any) -> Iterable[Any]:

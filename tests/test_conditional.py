@@ -212,15 +212,65 @@ def test_a_training_step_gives_gradients_and_keeps_no_records_of_skipped_steps()
     assert edgernn.nn.steer(net, 0.5, steps=3).weight >= 0
 
 
+@pytest.mark.parametrize("rule", ["periodic", "skip", Loud])
+@pytest.mark.parametrize("part", [lambda: nn.Linear(4, 2), Slow, lambda: Recurrent("lstm", 4, 2)])
+def test_autocast_leaves_the_rule_and_the_held_output_in_float32(part, rule: str | type[PerSample]) -> None:
+    torch.manual_seed(0)
+    conditional, x = Conditional(part(), 4, 2, rule).eval(), torch.randn(STEPS, BATCH, 4).bfloat16()
+    expected, _ = conditional(x.float())
+    runs = conditional.traces[0].decisions
+    with torch.autocast("cpu", torch.bfloat16):
+        first, state = conditional(x[:9])
+        second, state = conditional(x[9:], state)
+        whole, _ = conditional(x)
+    if rule != "skip":
+        # the decisions of skip depend on y
+        assert torch.equal(conditional.traces[0].decisions, runs)
+        torch.testing.assert_close(whole, expected, rtol=0, atol=0.03)
+    torch.testing.assert_close(torch.cat([first, second]), whole)
+    assert {tensor.dtype for tensor in (whole, *state)} == {torch.float32}
+    whole.sum().backward()
+    assert all(p.grad is not None for p in conditional.part.parameters())
+
+
+@pytest.mark.parametrize("part", [lambda: nn.Linear(4, 2), Slow])
+def test_a_part_that_does_not_run_has_gradients_of_zero(part) -> None:
+    conditional, x = Conditional(part(), 4, 2, period=3), torch.randn(2, 1, 4, requires_grad=True)
+    y, state = conditional(x)
+    assert not y.any()
+    sum(tensor.sum() for tensor in (y, *state[1:])).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in conditional.parameters())
+    # the sum of the inputs that the part reads at the next step
+    assert torch.equal(x.grad, torch.ones_like(x))
+
+
+def test_shapes_are_those_of_tensors_without_data() -> None:
+    for rule in ("periodic", "skip"):
+        y, _ = Conditional(nn.Linear(3, 2), 3, 2, rule).to("meta")(torch.ones(5, 2, 3, device="meta"))
+        assert (y.shape, y.device.type) == ((5, 2, 2), "meta")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Conditional(None, 3, 2), "part: expected a torch.nn.Module, got NoneType; write one whose forward"),
+        (lambda: Conditional(torch.tanh, 3, 3), "part: expected a torch.nn.Module, got tanh; write one whose forward"),
+        (lambda: Conditional(nn.Linear(3, 2), 10**12, 2), "input_size: expected a whole number below 2.31, got 10000"),
+        (
+            lambda: Conditional(nn.Linear(3, 2), 3, 2)(torch.ones(4, 1, 3).int()),
+            r"x: expected torch.float32, got torch.int32; convert it with x.to\(torch.float32\)$",
+        ),
+        (lambda: Conditional(nn.Tanh(), 3, 3)(torch.ones(4, 1, 3).int()), r"x: expected floats .*, got torch.int32"),
+        (lambda: Conditional(nn.Linear(3, 2), 3, 2)(torch.ones(4, 1, 3, device="meta")), "x: expected a tensor on cpu"),
+        (lambda: Conditional(nn.Linear(3, 2), 3, 2)(torch.ones(4, 1, 3).to_sparse()), "x: expected a dense tensor"),
+        (lambda: Conditional(nn.Linear(3, 2), 3, 2)(np.ones((4, 1, 3))), "x: expected a torch.Tensor, got numpy"),
+        (lambda: Conditional(nn.Linear(3, 2), 3, 2)(torch.ones(4, 1, 3), 5), "state: expected a torch.Tensor, got int"),
         (lambda: Conditional(nn.Linear(3, 2), 3, 0), "output_size: expected a whole number of at least 1, got 0"),
         (lambda: Conditional(nn.Linear(3, 2), 3, 2, "selective"), "rule: expected one with a decision for all neurons"),
         (lambda: Conditional(nn.Linear(3, 2), 3, 2, perod=2), "did you mean 'period'"),
         (lambda: Conditional(nn.Linear(3, 2), 3, 2, period=0), "period: expected a whole number from 1"),
         (lambda: Conditional(nn.Linear(3, 2), 3, 2, "skip").share, "share: expected a forward pass before"),
-        (lambda: Conditional(nn.Linear(3, 2), 3, 2)(torch.zeros(4, 3)), r"x: expected shape \(T, B, 3\)"),
+        (lambda: Conditional(nn.Linear(3, 2), 3, 2)(torch.zeros(4, 3)), r"x: expected floats \(T, B, 3\)"),
         (lambda: Conditional(nn.Linear(3, 2), 3, 2)(torch.zeros(4, 1, 3), ()), "state: expected shapes"),
         (lambda: Conditional(nn.Linear(3, 2), 3, 1, "skip")(torch.zeros(4, 1, 3)), r"part: expected y of shape"),
         (lambda: Conditional(nn.GRU(3, 2), 3, 2, "skip")(torch.zeros(4, 1, 3)), r"part: expected y of .* got tuple"),

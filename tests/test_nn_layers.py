@@ -249,18 +249,40 @@ def test_layers_compute_in_half_precision(cell: str) -> None:
     assert torch.allclose(got.float(), want, atol=0.03)
 
 
-@pytest.mark.parametrize(("cell", "rule"), [("gru", None), ("lstm", "delta"), ("sarnn", None), ("pru", "selective")])
+@pytest.mark.parametrize("rule", ["periodic", "clockwork", "random", "phased", "skip"])
+def test_steps_that_change_no_neuron_have_gradients_of_zero(rule: str) -> None:
+    before, x = nn.Linear(3, 3), torch.randn(1, 2, 3)
+    for layer in (Recurrent("lstm", 3, 4, 2, rule=rule), RecurrentCell("lstm", 3, 4, rule=rule)):
+        cell = isinstance(layer, RecurrentCell)
+        state = layer.initial_state(2, x)
+        if rule == "skip":
+            state = tuple(torch.zeros_like(s) if s.shape[-1] == 1 else s for s in state)
+        values = before(x)
+        out = layer(values[0], state) if cell else layer(values, state)
+        h = out[0]
+        h.sum().backward()
+        assert h.requires_grad
+        if rule == "periodic":
+            assert not h.any()
+            assert all(p.grad is not None and not p.grad.any() for p in (*layer.parameters(), *before.parameters()))
+
+
+def test_sizes_and_options_may_be_numbers_of_numpy() -> None:
+    layer = Recurrent(
+        "gru", np.int64(3), np.int32(4), np.int64(2), rank=np.int64(2), rule="periodic", period=np.int8(2)
+    )
+    assert repr(layer) == repr(Recurrent("gru", 3, 4, 2, rank=2, rule="periodic", period=2))
+    assert layer(torch.ones(5, 2, 3))[0].shape == (5, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule"), [("gru", None), ("lstm", "delta"), ("sarnn", None), ("pru", "selective"), ("gru", "periodic")]
+)
 def test_shapes_are_those_of_tensors_without_data(cell: str, rule: str | None) -> None:
     layer = Recurrent(cell, 3, 4, rule=rule, bidirectional=True).to("meta")
     y, _ = layer(torch.ones(5, 2, 3, device="meta"))
     y.sum().backward()
     assert (y.shape, y.device.type) == ((5, 2, 8), "meta")
-
-
-def test_sizes_may_be_numbers_of_numpy() -> None:
-    layer = Recurrent("gru", np.int64(3), np.int32(4), np.int64(2))
-    assert repr(layer) == repr(Recurrent("gru", 3, 4, 2))
-    assert layer(torch.ones(5, 2, 3))[0].shape == (5, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +291,7 @@ def test_sizes_may_be_numbers_of_numpy() -> None:
         (lambda: Recurrent("grru", 3, 4), "unknown cell 'grru': did you mean 'gru'"),
         (lambda: Recurrent("gru", 3, 4, periods=2), "unknown setting 'periods'"),
         (lambda: Recurrent("gru", 0, 4), "input_size: expected a whole number of at least 1, got 0"),
+        (lambda: Recurrent("gru", 2**31, 4), r"input_size: expected a whole number below 2\^31, got 2147483648"),
         (lambda: Recurrent("gru", 3, 4, 0), "num_layers: expected a whole number of at least 1, got 0"),
         (lambda: Recurrent("gru", True, 4), "input_size: expected a whole number of at least 1, got True"),
         (lambda: RecurrentCell("gru", 3, 4.0), "hidden_size: expected a whole number of at least 1, got 4.0"),

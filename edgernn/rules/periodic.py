@@ -65,7 +65,12 @@ class Periodic(PerSample):
 
     def updates(self, memory: State, steps: int) -> range | None:
         waited = memory[0].detach()
-        if not waited.numel() or bool((waited != waited[0]).any()) or not float(waited[0]).is_integer():
+        if (
+            waited.is_meta
+            or not waited.numel()
+            or bool((waited != waited[0]).any())
+            or not float(waited[0]).is_integer()
+        ):
             return None
         return range(max(0, int(self.rule_period) - 1 - int(waited[0])), steps, int(self.rule_period))
 
