@@ -29,6 +29,8 @@ _JUMP = 20
 _MOST_ROWS, _MOST_ROWS_EACH = 1_000_000, 1000
 # two times are equal if they differ by less than this share of a row or gap
 _SAME = 1e-6
+# a last row that is early by less than this share of a row is one: times are rounded, such as 30 a second to 1 ms
+_ROUNDED = 0.1
 # words of the name of a column of time, such as "Timestamp (ms)" or "seconds_elapsed"
 _TIME = {"t", "time", "timestamp", "date", "datetime", "ts", "epoch", "elapsed", "clock"}
 _ZONES = {"utc", "unix", "local"}
@@ -129,7 +131,9 @@ class Recording:
                 f"{span * rate:.3g} rows; set gap to split it, correct the times, or name their unit in the header, as "
                 "in 'time (ms)'"
             )
-        grid = times[0] + np.arange(int((span + same) * rate) + 1) / rate
+        step = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+        slack = max(same, _ROUNDED * min(step, 1 / rate))
+        grid = np.minimum(times[0] + np.arange(int((span + slack) * rate) + 1) / rate, times[-1])
         index = np.searchsorted((times[1:] + times[:-1]) / 2, grid)
         grid, nearest = np.where(np.abs(times[index] - grid) <= same, times[index], grid), first[index]
         y = self.y
@@ -294,7 +298,8 @@ def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
 
 def fall_remedy(steps: Numbers) -> str:
     """Return what to do about the first negative difference (T - 1,) of successive times in seconds."""
-    fall, usual = -float(steps[(steps < 0).argmax()]), float(np.median(np.abs(steps)))
+    fall = -float(steps[(steps < 0).argmax()])
+    usual = float(np.median(steps[steps >= 0])) if (steps >= 0).any() else fall
     for period, remedy in (
         (86400, "times of day begin again at midnight: write the date before them, as in 2026-01-31 00:00:00"),
         (3600, "local times repeat an hour at the end of summer time: write UTC, or the offset as in 02:00:00+01:00"),

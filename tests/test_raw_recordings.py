@@ -875,6 +875,22 @@ def test_times_since_1970_lose_no_row(tmp_path, rate):
         np.testing.assert_allclose(values, wanted if unit == "ms" else np.arange(count) / rate, rtol=1e-12)
 
 
+def test_rounded_times_lose_no_row():
+    rng = np.random.default_rng(0)
+    for rate in (30, 60, 100):
+        for start in rng.uniform(0, 1, 50):
+            seconds = (start + np.arange(100) / rate).round(3)
+            x = rng.normal(size=(100, 1))
+            whole = Recording("", "", "", np.arange(100), x, None, seconds)
+            resampled = whole.resampled(rate, gap=1)
+            assert len(resampled) == 100
+            assert resampled.seconds[-1] <= seconds[-1]
+            assert np.abs(resampled.x - x).max() < 0.13 * np.abs(np.diff(x[:, 0])).max()
+            # a row that is missing stays so
+            assert len(whole.between(0, 99).resampled(rate)) == 99
+            assert len(whole.resampled(rate / 10)) == 10
+
+
 def test_an_observed_value_beside_a_gap_stays():
     # 0.1 * 3 is above 0.3: the grid must meet the times
     seconds = np.array([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
