@@ -644,6 +644,18 @@ def test_numbers_in_another_form_are_refused_in_training_and_run(tmp_path, case)
         read(tmp_path / "0.csv", ["u", "v"])
 
 
+def test_each_file_has_its_decimal_mark(tmp_path):
+    paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    for path, content in zip(paths, ("u;v\n0,5;1\n", "u;v\n0.25;2\n3;-1.5\n", 'v,u\n"4",1e1\n'), strict=True):
+        path.write_text(content)
+    table = read_tables(tmp_path, paths)
+    assert [table.numbers(name).tolist() for name in "uv"] == [[0.5, 0.25, 3, 10], [1, 2, -1.5, 4]]
+    assert table.text("u").to_list() == ["0.5", "0.25", "3", "1e1"]
+    paths[1].write_text("u;v\n1,234;2.5\n3.5;1.5\n")
+    with pytest.raises(EdgernnError, match=r"b\.csv: line 2, column 1 \(u\): expected a number"):
+        read_tables(tmp_path, paths).numbers("u")
+
+
 def test_numbers_with_units_are_named_and_dates_and_ids_are_not(tmp_path):
     columns = {
         "volts": [f"{k / 10 - 0.35:.2f} V" for k in range(8)],

@@ -206,7 +206,13 @@ def read_tables(source: Path, paths: Sequence[Path]) -> Table:
     first = next((table for table in tables if table.has_names), tables[0])
     _check_widths(source, paths, [table.frame.width for table in tables])
     commas = any(table.decimal_commas for table in tables)
-    in_points = pl.col(pl.String).str.replace(_POINT, "$1,$2")
+    cell = pl.col(pl.String)
+    # 1,234 is no number in a file with points, and stays none
+    in_points = (
+        pl.when(cell.str.contains(_COMMA))
+        .then(cell.str.replace(_COMMA, "$1.$2"))
+        .otherwise(cell.str.replace(_POINT, "$1,$2"))
+    )
     frames = [
         _in_order(table, first).with_columns(() if table.decimal_commas or not commas else in_points)
         for table in tables
