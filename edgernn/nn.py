@@ -519,11 +519,15 @@ def _counted(module: nn.Module) -> list[_Recurrent | RecurrentModel]:
     return parts
 
 
-def _begin(module: nn.Module, inputs: Any) -> None:
+def begin_pass(module: nn.Module) -> None:
     """Forget the calls of recurrent layers before a forward pass of a network."""
+    for part in (*recurrent_modules(module), *conditionals(module)):
+        part.begin_pass()
+
+
+def _begin(module: nn.Module, inputs: Any) -> None:
     if not torch.compiler.is_compiling():
-        for part in (*recurrent_modules(module), *conditionals(module)):
-            part.begin_pass()
+        begin_pass(module)
 
 
 def _traces(module: nn.Module) -> list[tuple[RecurrentLayer, Trace]]:

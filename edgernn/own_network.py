@@ -26,7 +26,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.frontends import LogMel
 from edgernn.layer import RecurrentLayer, Trace, python_loop
 from edgernn.model import ConfiguredModel
-from edgernn.nn import convert, recurrent_modules
+from edgernn.nn import begin_pass, convert, recurrent_modules
 from edgernn.rounded_weights import Rounding, matrices
 from edgernn.rules.base import UpdateRule
 from edgernn.state_layout import StateLayout
@@ -129,8 +129,7 @@ class OwnNetwork(ConfiguredModel):
         if self.vocabulary is None:
             x = (x - self.input_mean) / self.input_std
         parts = recurrent_modules(self.network)
-        for part in (*parts, *conditionals(self.network)):
-            part.begin_pass()
+        begin_pass(self.network)
         y, last = self._called(x, before)
         expected = ((steps,) if self.output == "all" else ()) + (batch, self.output_size)
         if not isinstance(y, Tensor) or y.shape != expected:

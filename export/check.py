@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
@@ -311,6 +312,13 @@ def _distance(a: Any, b: Any, pick: NDArray[np.bool_], axis: int) -> float:
 def check_numbers(module: nn.Module) -> None:
     """Raise UsageError unless all weights of a module are finite float32 numbers."""
     for name, weight in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(weight):
+            raise UsageError(f"weights: expected known sizes, got {name} without one; call the module once before")
+        if weight.is_meta:
+            raise UsageError(
+                f"weights: expected numbers, got {name} on the device meta, which has none; load the weights with "
+                "load_state_dict(weights, assign=True)"
+            )
         if not weight.is_floating_point():
             continue
         if weight.dtype != torch.float32:

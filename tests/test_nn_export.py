@@ -290,6 +290,13 @@ STATE = {"inputs": ["x", "h"], "outputs": ["y", "h.next"]}
             "outputs: expected 2 different names, one for each",
         ),
         (nn.Linear(3, 4), X, {}, "program: expected a module with a recurrent layer of edgernn, got none"),
+        (
+            nn.Sequential(nn.LazyLinear(3)),
+            X,
+            {},
+            "weights: expected known sizes, got 0.weight without one; call the mod",
+        ),
+        (Recurrent("gru", 3, 4).to("meta"), X, {}, "weights: expected numbers, got layers.0.cell.W on the device meta"),
         (Recurrent("gru", 3, 4).double(), X.double(), {}, "dtype: expected float32 weights, got float64 in layers.0"),
         (Recurrent("gru", 3, 4), X[:, :0], {}, r"example: expected tensors with no empty axis, got shape \(5, 0, 3\)"),
         (
