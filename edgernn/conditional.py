@@ -93,10 +93,10 @@ class Conditional(Recorder, nn.Module):
 
     @property
     def share(self) -> float:
-        """Share of the steps at which the part ran in the last forward pass; UsageError if there was none."""
+        """Share of the steps at which the part ran in the last call; UsageError if there was none."""
         if not self.traces:
             raise UsageError("share: expected a forward pass before, got none; call the module first")
-        (trace,) = self.calls()
+        (trace,) = self.traces
         assert trace.decisions is not None
         return float(trace.decisions.to(torch.float64).mean())
 
@@ -173,7 +173,8 @@ class Conditional(Recorder, nn.Module):
             u = chosen[:, None, None].expand(steps, x.shape[1], 1)
             trace = Trace(u, self.rule.budget(u.to(x.dtype), None))
             return y, (*memory, y[-1], *kept), trace
-        outputs, decisions = [], list[Decision]()
+        outputs: list[Tensor] = []
+        decisions: list[Decision] = []
         # torch has no autocast for meta
         with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):
             projected = self.rule.project(x)
@@ -233,7 +234,8 @@ class Conditional(Recorder, nn.Module):
 
     def _call(self, x: Tensor, kept: State) -> State:
         """Run the part over x (K, B, I); return its output (K, B, O) and its states (B, n)."""
-        layout, after = self._layout(x), State()
+        layout = self._layout(x)
+        after: State = ()
         if layout is None:
             y = self.part(x)
         else:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of a network that run at some steps: in torch, in files for both backends, and packed."""
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import edgernn
 from edgernn.cells.base import State
@@ -105,6 +107,23 @@ def loud_oracle(net: Net, x: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
     return np.array(out) @ w["last.weight"].T + w["last.bias"], runs
 
 
+def skip_oracle(net: Net, x: NDArray[np.float64], pressure: float) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Compute `Net` with `Recurrent("gru", 4, 5)` under skip for one sequence (T, 3); return y and where it runs."""
+    w = numpy_of(net)
+    W, R, b = (w[f"part.part.layers.0.cell.{name}"] for name in "WRb")
+    h, out, runs = np.zeros(5), [], []
+    for row in x @ w["first.weight"].T + w["first.bias"]:
+        runs.append(pressure >= 0.5)
+        if runs[-1]:
+            a = W @ row + b[:15]
+            r, z = sigmoid(a[:5] + R[:5] @ h), sigmoid(a[5:10] + R[5:10] @ h)
+            h = (1 - z) * np.tanh(a[10:] + r * (R[10:] @ h + b[15:])) + z * h
+        growth = sigmoid(w["part.rule.rule_w"] @ h + w["part.rule.rule_b"][0])
+        pressure = growth if runs[-1] else pressure + min(growth, 1 - pressure)
+        out.append(h)
+    return np.array(out) @ w["last.weight"].T + w["last.bias"], np.array(runs)
+
+
 def inputs(seed: int = 0) -> Tensor:
     return torch.randn(STEPS, BATCH, 3, generator=torch.Generator().manual_seed(seed))
 
@@ -183,6 +202,63 @@ def test_a_periodic_part_equals_its_equations_in_torch_in_files_and_packed(tmp_p
     outside, part, inner = 3 * 4 + 2 * 2, 4 * 5 * 3 + 3 * 6 * (5 + 6), 6 * 2
     counts = [outside + part * ((t + 1) % 3 == 0) + inner * ((t + 1) % 6 == 0) for t in range(STEPS)]
     np.testing.assert_array_equal(np.array(work), np.array(counts)[:, None].repeat(BATCH, 1))
+
+
+@pytest.fixture(scope="module")
+def skipping() -> Net:
+    torch.manual_seed(4)
+    net = Net(Conditional(Recurrent("gru", 4, 5), 4, 5, "skip"))
+    net.part.rule.rule_b.data.fill_(-1.5)
+    net.part.rule.rule_w.data.normal_()
+    return net
+
+
+def test_a_recurrent_part_under_skip_equals_its_equations_in_torch_in_files_and_packed(
+    skipping: Net, tmp_path: Path
+) -> None:
+    net, x = copy.deepcopy(skipping).eval(), inputs()
+    rows = x.double().numpy().swapaxes(0, 1)
+    for pressure in (1.0, 0.0):
+        expected, runs = (np.stack(v, 1) for v in zip(*(skip_oracle(net, row, pressure) for row in rows), strict=True))
+        assert 0.2 < runs.mean() < 0.6
+        assert (runs.any(1) != runs.all(1)).any()
+        start = (torch.full((BATCH, 1), pressure), *net.part.initial_state(BATCH, x)[1:])
+        with torch.no_grad():
+            np.testing.assert_allclose(net(x, start)[0], expected, rtol=0, atol=1e-6)
+        assert net.part.share == pytest.approx(runs.mean())
+    # states of a file start at 0
+    path = saved(net, tmp_path / "net.onnx")
+    library()
+    for backend in ("portable", "native"):
+        session = NetworkSession(path, backend=backend)
+        steps = [session.step(cut.numpy())["y"] for cut in x.split([1, 5, 1, 16])]
+        np.testing.assert_allclose(np.concatenate(steps), expected, rtol=0, atol=1e-6)
+    packed = Session(packed_file(path))
+    np.testing.assert_allclose([packed.step(row) for row in x.numpy()], expected, rtol=0, atol=1e-6)
+
+
+# torch.compile makes an object of each autograd function
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net, x: copy.deepcopy(net)(x)[0],
+        lambda net, x: checkpoint(lambda values: net(values)[0], x, use_reentrant=False),
+        # the first call finds the layout of the part's state, which no program of torch.compile does
+        lambda net, x: (net(x), torch.compile(net, backend="aot_eager", fullgraph=True)(x)[0])[1],
+        lambda net, x: torch.cat([(first := net(x[:9]))[0], net(x[9:], first[1])[0]]),
+    ],
+    ids=["copy", "checkpoint", "compile", "parts"],
+)
+def test_other_calls_have_the_same_outputs_and_gradients(skipping: Net, call: Any) -> None:
+    results = []
+    for function in (lambda net, x: net(x)[0], call):
+        x = inputs().double().requires_grad_()
+        net = copy.deepcopy(skipping).double()
+        y = function(net, x)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x])])
+    for value, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-12)
 
 
 def test_a_part_runs_where_a_threshold_of_a_rule_of_ones_own_says_so(tmp_path: Path) -> None:
