@@ -29,6 +29,8 @@ from edgernn.runtime.weights import check_memory, most_numbers
 Array = NDArray[Any]
 # constants of a network in which some layers skip and others cannot: the work of the latter in a step
 DENSE_WORK = "dense.updates", "dense.macs"
+# outputs of a model of edgernn that a packed one counts by itself
+_COUNTS = "updates", "macs"
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ def pack_graph(
     # sessions of both backends restore the states of a network of one's own
     starts, most = _starts(info, states, path), most_numbers(size)
     lowered = plan(copy, path, states, starts, whole=bool(info), most=most, fixed=options.values)
-    if left := [v.name for v in copy.graph.output if v.name not in (*states.values(), *lowered.outputs)]:
+    packed = {*states.values(), *lowered.outputs, *(_COUNTS if info else ())}
+    if left := [v.name for v in copy.graph.output if v.name not in packed]:
         text = f"{path}: not packed: {', '.join(left)}, as outputs are float32; export the model with floats to have it"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
     if options.weights is not None:
