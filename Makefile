@@ -42,7 +42,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/edgernn.stamp
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/*.cmake) $(shell find runtime/csrc -type f)
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/*.cmake) $(shell find runtime/csrc -type f -not -name '*.pyc')
 
 NATIVE := $(shell find runtime/csrc runtime/firmware examples/c examples/cpp examples/mcu tests -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.c')
 
