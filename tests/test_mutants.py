@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.bench import bench
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.export.exported_model import read_exported
 from edgernn.export.streaming.stream_file import stream_file
 from edgernn.runtime import Session
@@ -368,7 +368,8 @@ def test_a_graph_that_is_not_the_one_described_is_refused(original, change, mess
 
 
 def test_a_file_without_metadata_is_opened_as_that_of_another_tool(tmp_path):
-    lost = Session(changed(tmp_path, lambda model: model.ClearField("metadata_props"), "layers"))
+    with pytest.warns(EdgernnWarning, match="not packed: updates, macs, as outputs are float32"):
+        lost = Session(changed(tmp_path, lambda model: model.ClearField("metadata_props"), "layers"))
     own = Session(MODELS / "layers.onnx")
     x = np.random.default_rng(0).normal(size=(7, 2, own.input_size)).astype(np.float32)
     # the file does not say that its answer is that of the last step
