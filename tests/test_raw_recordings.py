@@ -685,6 +685,15 @@ def test_numbers_with_units_are_named_and_dates_and_ids_are_not(tmp_path):
     opened(Tables(predict="next", features="v"), tmp_path / "units")
 
 
+def test_columns_of_true_and_false_are_named(tmp_path):
+    for i in range(12):
+        rows = "\n".join(f"{k * k % 5 + i},{k % 3 == 1},{'True' if k else ''}" for k in range(8))
+        (tmp_path / f"{i}.csv").write_text(f"v,on,open\n{rows}\n")
+    with pytest.warns(match=r"on, open: true and false are no numbers, so no channel; write 1 and 0 to train on them"):
+        Tables(predict="next").open(tmp_path, 0)
+    opened(Tables(predict="next", features="v"), tmp_path)
+
+
 @pytest.mark.filterwarnings("ignore:.*not read. note:edgernn.errors.EdgernnWarning")
 @pytest.mark.parametrize("gaps", [False, True])
 def test_run_reads_raw_files_as_the_training_did(tmp_path, gaps):

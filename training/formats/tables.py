@@ -110,6 +110,12 @@ class Table:
         wrong = (units == counts[units.name][0]) & self._cast(column).is_null()
         return int(wrong.arg_max() or 0) if wrong.any() else None
 
+    def is_true_or_false(self, name: str) -> bool:
+        """True if all filled cells of a column of text are true or false."""
+        column = self.frame[name].drop_nulls()
+        words = column.str.to_lowercase().is_in(["true", "false"]) if column.dtype == pl.String else column.is_null()
+        return len(column) > 0 and bool(words.all())
+
     def is_empty(self, name: str) -> bool:
         """True if a column has no filled cell, such as the one after a comma at the end of each line."""
         return self.frame[name].null_count() == len(self.frame)

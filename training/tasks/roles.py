@@ -200,6 +200,12 @@ def find_roles(
                 hint = "; separate the cells by commas, semicolons or tabs"
             raise EdgernnError(f"{source}: expected channels, columns of numbers without another role, got {got}{hint}")
     used = {*features, *times, *label, *targets, *sequence, *group}
+    left = tuple(name for name in names if name not in used)
+    if not chosen["features"] and (switches := [name for name in left if table.is_true_or_false(name)]):
+        text = (
+            f"{source}: {some(switches)}: true and false are no numbers, so no channel; write 1 and 0 to train on them"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
     return Roles(
         features,
         times[0] if times else None,
@@ -208,7 +214,7 @@ def find_roles(
         targets,
         sequence[0] if sequence else None,
         group[0] if group else None,
-        tuple(name for name in names if name not in used),
+        left,
     )
 
 
