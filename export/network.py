@@ -40,7 +40,7 @@ _ROUNDING = 8
 _CHANGE, _AWAY = 2.0**-23, 1e-3
 _TRIES = 8
 # name of an input or output in a trace, which no parameter has
-_PLACE = "ai.edgernn.{}"
+_TRACED = "ai.edgernn.{}"
 
 
 def export_network(
@@ -276,8 +276,8 @@ def _traced(
             program = call_exporter(
                 network,
                 arguments,
-                input_names=[_PLACE.format(name) for name in inputs],
-                output_names=[_PLACE.format(name) for name in outputs],
+                input_names=[_TRACED.format(name) for name in inputs],
+                output_names=[_TRACED.format(name) for name in outputs],
                 dynamic_shapes=variable,
             )
             _rename(program.model.graph, [*inputs, *outputs])
@@ -300,10 +300,10 @@ def _rename(graph: Any, names: Sequence[str]) -> None:
     """Give inputs and outputs their names, and others to the parameters and values of a graph that have the same."""
     values = [*graph.inputs, *graph.initializers.values()]
     values += [value for node in graph.all_nodes() for value in node.outputs]
-    places, taken = {_PLACE.format(name): name for name in names}, {value.name for value in values}
+    ours, taken = {_TRACED.format(name): name for name in names}, {value.name for value in values}
     for value in values:
-        if value.name in places:
-            value.name = places[value.name]
+        if value.name in ours:
+            value.name = ours[value.name]
         elif value.name in names:
             value.name = next(new for i in itertools.count() if (new := f"{value.name}.{i}") not in taken)
 

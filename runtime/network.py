@@ -173,7 +173,9 @@ class NetworkSession:
             if name in feed:
                 continue
             shape = tuple(axes.get(axis, 1) if type(axis) is str else axis for axis in self._inputs[name].shape)
-            state = states.get(name, np.zeros(shape, _TYPES.get(self._inputs[name].type, np.float32)))
+            state = states.get(name)
+            if state is None:
+                state = np.zeros(shape, _TYPES.get(self._inputs[name].type, np.float32))
             if state.shape != shape:
                 raise UsageError(f"{name}: expected shape {state.shape} as in the last step, got {shape}; call reset()")
             feed[name] = state

@@ -124,6 +124,17 @@ def skip_oracle(net: Net, x: NDArray[np.float64], pressure: float) -> tuple[NDAr
     return np.array(out) @ w["last.weight"].T + w["last.bias"], np.array(runs)
 
 
+def file_of(net: Net, x: Tensor, expected: NDArray[np.float64], folder: Path) -> Path:
+    """Save a network as a file, which must give these outputs in parts of x on both backends; return its path."""
+    path = saved(net, folder / "net.onnx")
+    library()
+    for backend in ("portable", "native"):
+        session = NetworkSession(path, backend=backend)
+        steps = [session.step(cut.numpy())["y"] for cut in x.split([1, 5, 1, 16])]
+        np.testing.assert_allclose(np.concatenate(steps), expected, rtol=0, atol=1e-6)
+    return path
+
+
 def inputs(seed: int = 0) -> Tensor:
     return torch.randn(STEPS, BATCH, 3, generator=torch.Generator().manual_seed(seed))
 
@@ -187,12 +198,7 @@ def test_a_periodic_part_equals_its_equations_in_torch_in_files_and_packed(tmp_p
             y, state = net(cut, state)
             parts.append(y)
         torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-6)
-    path = saved(net, tmp_path / "net.onnx")
-    library()
-    for backend in ("portable", "native"):
-        session = NetworkSession(path, backend=backend)
-        steps = [session.step(cut.numpy())["y"] for cut in x.split([1, 5, 1, 16])]
-        np.testing.assert_allclose(np.concatenate(steps), expected, rtol=0, atol=1e-6)
+    path = file_of(net, x, expected, tmp_path)
     session = Session(packed_file(path))
     work = []
     for row, y in zip(x.numpy(), expected, strict=True):
@@ -227,12 +233,7 @@ def test_a_recurrent_part_under_skip_equals_its_equations_in_torch_in_files_and_
             np.testing.assert_allclose(net(x, start)[0], expected, rtol=0, atol=1e-6)
         assert net.part.share == pytest.approx(runs.mean())
     # states of a file start at 0
-    path = saved(net, tmp_path / "net.onnx")
-    library()
-    for backend in ("portable", "native"):
-        session = NetworkSession(path, backend=backend)
-        steps = [session.step(cut.numpy())["y"] for cut in x.split([1, 5, 1, 16])]
-        np.testing.assert_allclose(np.concatenate(steps), expected, rtol=0, atol=1e-6)
+    path = file_of(net, x, expected, tmp_path)
     packed = Session(packed_file(path))
     np.testing.assert_allclose([packed.step(row) for row in x.numpy()], expected, rtol=0, atol=1e-6)
 

@@ -49,7 +49,7 @@ def processes(
     most = 1 if choose_device(device) == "cuda" else max(1, (os.cpu_count() or 1) // threads)
     slots = min(count, jobs or most)
     others, context = multiprocessing.active_children(), multiprocessing.get_context(_START)
-    # the first worker takes as long to start as torch to import; its fork server starts the others from what it has
+    # a server, which starts with the first worker, imports torch once and forks all of them
     context.set_forkserver_preload(["edgernn.training.api"])
     # the server would import modules from the working directory
     variables = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1"}
