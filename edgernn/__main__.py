@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entry point of `python -m edgernn` and of the command `edgernn`."""
 
+import gc
 import signal
 import sys
 from typing import NoReturn
@@ -21,6 +22,8 @@ def run() -> NoReturn:
     # imported by commands that train only; importing it here would load torch
     if parallel := sys.modules.get("edgernn.training.parallel"):
         parallel.leave(status)
+    # the collections of the interpreter's shutdown take most of a second if torch is loaded
+    gc.freeze()
     sys.exit(status)
 
 
