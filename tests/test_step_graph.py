@@ -171,7 +171,9 @@ def test_choices_and_comparisons():
 def test_sums(op, axes):
     net = Net(x=[4, 3, 5])
     turned = net("Transpose", "x", perm=[2, 0, 1])
-    assert_equals_runtime(net, net(op, turned, axes=axes, keepdims=0), net(op, "x", axes=axes))
+    wide = net("Expand", net("Slice", "x", np.array([1]), np.array([2]), np.array([1])), np.array([2, 4, 3, 5]))
+    across = net(op, wide, axes=[0, *(axis + 1 for axis in axes)], keepdims=0)
+    assert_equals_runtime(net, net(op, turned, axes=axes, keepdims=0), net(op, "x", axes=axes), across)
 
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
@@ -216,7 +218,8 @@ def test_parts_are_joined_and_padded():
     zeros = net("Pad", joined, np.array([0, 1, 2, 0, 0, 1]))
     mirrored = net("Pad", "x", np.array([0, 0, 2, 0, 1, 3]), mode="reflect")
     edges = net("Pad", "x", np.array([0, 0, 1, 0, 2, 0]), mode="edge")
-    assert_equals_runtime(net, zeros, net("Tanh", mirrored), edges, net("Tile", a, np.array([1, 2, 3])))
+    gone = [net("Pad", "x", np.array(pads), np.float32(2)) for pads in ([0, 1, -6, 0, 0, 2], [0, 0, 3, 0, 0, -7])]
+    assert_equals_runtime(net, zeros, net("Tanh", mirrored), edges, net("Tile", a, np.array([1, 2, 3])), *gone)
 
 
 @pytest.mark.parametrize("indices", [3, [1, 3], [[0, 1, 2], [1, 2, 3]], [3, 0, 0, 2], [-1, 1]])
@@ -256,6 +259,10 @@ def test_computed_integers_have_no_fraction():
         net("Div", np.int64(50), b),
         net("ReduceMean", a, axes=[1]),
     ]
+    signs = net("Greater", "x", np.float32(0))
+    word = net("Gather", np.array([7, 9, -5]), net("Reshape", net("Clip", index, np.int64(0), np.int64(2)), [1]))
+    for chosen in (net("Where", signs, np.int64(7), np.int64(-4)), net("Neg", word)):
+        numbers += [net("Div", chosen, net("Where", signs, np.int64(3), np.int64(2))), net("ReduceMean", chosen)]
     floats = [net("Cast", number, to=TensorProto.FLOAT) for number in numbers]
     # programs round in float32, by the addition of a large number
     assert_equals_runtime(net, *floats, net("Gather", normal(4, 6), index, axis=0), steps=6, in_float64=False)
@@ -284,6 +291,19 @@ def test_a_scan_goes_over_the_rows_of_a_step():
     start = net("Reshape", "s", np.array([2]))
     last, rows = net("Scan", start, net("Relu", "x"), outputs=2, num_scan_inputs=1, body=graph)
     assert_equals_runtime(net, rows, s=net("Reshape", last, np.array([1, 2])))
+
+
+def test_integers_of_a_scan_have_no_fraction():
+    body = Net(count=[2], value=[2])
+    whole = body("Cast", body("Mul", "value", np.float32(5)), to=TensorProto.INT64)
+    following = body("Add", body("Div", "count", np.int64(2)), whole)
+    graph = body.model(following, body("Div", following, np.int64(3))).graph
+    for value in (graph.input[0], *graph.output):
+        value.type.tensor_type.elem_type = TensorProto.INT64
+    net = Net(x=[4, 2])
+    last, rows = net("Scan", np.array([9, -7]), "x", outputs=2, num_scan_inputs=1, body=graph)
+    halves = (net("Div", number, np.int64(2)) for number in (last, rows))
+    assert_equals_runtime(net, *(net("Cast", n, to=TensorProto.FLOAT) for n in halves), in_float64=False)
 
 
 def test_a_box_of_a_tensor_is_replaced():
@@ -324,6 +344,12 @@ def test_convolutions(x, W, attributes):
     assert content.names.count("POINTWISE") == 1
 
 
+def test_channels_that_lie_apart_are_convolved_in_groups():
+    net = Net(x=[1, 1, 6], z=[1, 3, 6])
+    joined = net("Concat", "x", net("Relu", "z"), axis=1)
+    assert_equals_runtime(net, *(net("Conv", joined, normal(4, 2, k), group=2, pads=[k // 2, 0]) for k in (1, 3)))
+
+
 def test_taps_that_read_only_padding_are_not_multiplied():
     net = Net(x=[1, 3, 2])
     content = assert_equals_runtime(net, net("Conv", "x", normal(4, 3, 5), pads=[2, 2]))
@@ -361,9 +387,10 @@ def test_matrix_products():
     wide = net("Add", net("MatMul", "x", normal(4, 5)), normal(5))
     left = net("MatMul", normal(2, 3), "x")
     gemm = net("Gemm", "z", normal(6, 4), normal(6), transB=1, alpha=0.5, beta=2.0)
-    content = assert_equals_runtime(net, wide, net("MatMul", net("Transpose", "x", perm=[1, 2, 0]), normal(2, 3)), gemm)
+    row = net("MatMul", net("Reshape", "z", np.array([4])), normal(1, 4, 3))
+    right = net("MatMul", net("Transpose", "x", perm=[1, 2, 0]), normal(2, 3))
+    content = assert_equals_runtime(net, wide, left, right, gemm, row)
     assert content.names.count("POINTWISE") == 0
-    assert left
 
 
 def test_weights_of_a_result_that_another_node_read_stay():

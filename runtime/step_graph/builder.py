@@ -4,6 +4,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,12 @@ class Builder:
     def reduce(self, kind: str, tensor: Tensor, axes: Sequence[int]) -> View:
         """Return sum, max or min over some axes, which keep the length 1."""
         view = self.view(tensor)
+        repeated = [n for axis in axes for n, s in view.axes[axis] if not s]
+        once = (tuple(f for f in fs if f[1] or axis not in axes) for axis, fs in enumerate(view.axes))
+        view = replace(view, axes=tuple(once))
+        if kind == "sum" and repeated:
+            result = self.reduce(kind, view, axes)
+            return self.compute(("mul", result, float(math.prod(repeated))), shape=result.shape)[0]
         for _ in range(2):
             kept = [(n, s, axis, k) for axis, fs in enumerate(view.axes) for k, (n, s) in enumerate(fs)]
             kept = sorted((f for f in kept if f[2] not in axes), key=lambda f: -abs(f[1]))

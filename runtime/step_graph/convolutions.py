@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.runtime.step_graph.builder import Builder, Tensor
-from edgernn.runtime.step_graph.operators import Node, padded, reshaped
+from edgernn.runtime.step_graph.operators import Node, padded, reshaped, sliced
 from edgernn.runtime.step_graph.steps import Depthwise, Fft, Linear, Move, Operand
-from edgernn.runtime.step_graph.views import View, collapsed, dense
+from edgernn.runtime.step_graph.views import Pieces, View, collapsed, dense
 
 Array = NDArray[Any]
 # largest difference of the rows of a Fourier transform from a kernel, as a share of the largest number of it
@@ -194,8 +194,13 @@ def _padded(
         shape = [1, 1, C, *lengths]
     size = math.prod(shape)
     target = dense(builder.arena(size, padded=any(map(any, pads))), shape, order)
-    merged = View(target.value, 0, ((), (*target.axes[1], *target.axes[2]), *target.axes[3:]))
-    builder.store(x, merged, zeros=False)
+    # a box of channels may lie across groups
+    count = shape[1] if isinstance(x, Pieces) else 1
+    for k in range(count):
+        part = target.box((0, k, *(0 for _ in shape[2:])), (1, shape[1] // count, *shape[2:]))
+        merged = replace(part, axes=((), (*part.axes[1], *part.axes[2]), *part.axes[3:]))
+        width = C // count
+        builder.store(sliced(builder, x, 1, k * width, width), merged, zeros=False)
     return target
 
 

@@ -296,21 +296,24 @@ class _Lowering:
             ) from error
         self._finish(proto, results)
 
-    def _is_integer(self, proto: onnx.NodeProto) -> bool:
+    def _is_integer(self, proto: onnx.NodeProto, inputs: Sequence[Tensor | None]) -> bool:
         """Return True if a node gives integers, which steps compute as numbers without a fraction."""
         if proto.op_type == "Cast":
             target = next((a.i for a in proto.attribute if a.name == "to"), None)
             return target in _INTEGERS
-        # the other inputs of a lookup are its indices
-        data = proto.input[:1] if proto.op_type.startswith(("Gather", "Scatter")) else proto.input
-        return proto.op_type not in _TRUTHS and not self._integers.isdisjoint(data)
+        # an operator gives the type of its first input, but for the choice of a condition
+        data = 1 if proto.op_type == "Where" else 0
+        return proto.op_type not in _TRUTHS and self._has_integers(proto.input[data], inputs[data])
+
+    def _has_integers(self, name: str, tensor: Tensor | None) -> bool:
+        return name in self._integers or (isinstance(tensor, np.ndarray) and tensor.dtype.kind in "iu")
 
     def _read_node(self, proto: onnx.NodeProto, inputs: Sequence[Tensor | None], title: str) -> Node:
         """Return a node with its inputs, which count as read."""
         for tensor in inputs:
             self._readers.subtract(_values(tensor))
         alone = [all(not self._readers[value] for value in _values(tensor)) for tensor in inputs]
-        return Node(proto, list(inputs), title, alone, self._opset, self._is_integer(proto))
+        return Node(proto, list(inputs), title, alone, self._opset, self._is_integer(proto, inputs))
 
     def _finish(self, proto: onnx.NodeProto, outputs: Sequence[Tensor | None]) -> None:
         for name, tensor in zip(proto.output, outputs, strict=False):
@@ -354,7 +357,7 @@ class _Lowering:
             return
         body = bodies["then_branch" if condition.any() else "else_branch"]
         try:
-            results = self._body(body)
+            results = self._body(proto, body)
         except EdgernnError as error:
             comparison = self._comparison(proto.input[0])
             if comparison is None:
@@ -364,13 +367,28 @@ class _Lowering:
         for name, result in zip(proto.output, results, strict=True):
             self._bind(name, result)
 
-    def _body(self, body: onnx.GraphProto) -> list[Tensor]:
-        """Add the nodes of a body, and return its outputs."""
+    def _body(
+        self,
+        proto: onnx.NodeProto,
+        body: onnx.GraphProto,
+        inputs: Sequence[Tensor] = (),
+        are_integers: Sequence[bool] = (),
+    ) -> list[Tensor]:
+        """Add the nodes of a body of a node, and return its outputs; the names of the body end with it."""
+        tensors, integers = dict(self._tensors), set(self._integers)
+        for value, part, is_integer in zip(body.input, inputs, are_integers, strict=True):
+            self._bind(value.name, part)
+            (self._integers.add if is_integer else self._integers.discard)(value.name)
         for tensor in body.initializer:
             self._bind(tensor.name, self._array(tensor))
         for node in body.node:
             self._node(node)
-        return [self._read(value.name) for value in body.output]
+        results = [self._read(value.name) for value in body.output]
+        for output, value, result in zip(proto.output, body.output, results, strict=True):
+            if self._has_integers(value.name, result):
+                integers.add(output)
+        self._tensors, self._integers = tensors, integers
+        return results
 
     def _choose(
         self, proto: onnx.NodeProto, condition: View | Pieces, bodies: Sequence[onnx.GraphProto], title: str
@@ -387,7 +405,7 @@ class _Lowering:
         targets: list[View] = []
         for body, wanted in zip(bodies, (True, False), strict=True):
             with self._builder.branch(place, wanted=wanted):
-                results = self._body(body)
+                results = self._body(proto, body)
                 self._builder.node = name
                 shapes = [tuple(result.shape) for result in results]
                 if wanted:
@@ -400,10 +418,6 @@ class _Lowering:
                 else:
                     for result, target in zip(results, targets, strict=True):
                         self._builder.store(result, target)
-            for output, value, result in zip(proto.output, body.output, results, strict=True):
-                is_whole = isinstance(result, np.ndarray) and result.dtype.kind in "iu"
-                if is_whole or value.name in self._integers:
-                    self._integers.add(output)
         self._finish(proto, targets)
 
     def _comparison(self, name: str) -> str | None:
@@ -431,12 +445,11 @@ class _Lowering:
         # values from outside the body are read at each turn
         for name in set[str]().union(*map(values_read, body.node)) & {*self._tensors}:
             self._readers.update(dict.fromkeys(_values(self._tensors[name]), turns))
+        are_integers = list(map(self._has_integers, proto.input, tensors))
         collected: list[list[Tensor]] = []
         for turn in range(turns):
             parts = [reshaped(self._builder, sliced(self._builder, x, 0, turn, 1), x.shape[1:]) for x in sequences]
-            for value, tensor in zip(body.input, [*states, *parts], strict=True):
-                self._bind(value.name, tensor)
-            results = self._body(body)
+            results = self._body(proto, body, [*states, *parts], are_integers)
             states = results[:count]
             collected.append(results[count:])
         outputs = [

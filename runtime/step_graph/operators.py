@@ -114,8 +114,7 @@ def _fold_affine(builder: Builder, node: Node, scale: Array | None, shift: Array
 def _arithmetic(op: str, builder: Builder, node: Node) -> Tensor:
     a, b = node.tensor(0), node.tensor(1)
     folded = None
-    by_integer = any(isinstance(t, np.ndarray) and t.dtype.kind in "iu" for t in (a, b))
-    if op == "div" and (node.is_integer or by_integer):
+    if op == "div" and node.is_integer:
         # by the quotient, as a product with the reciprocal may be just below a whole number
         return builder.compute(whole(("div", a, b)), shape=broadcast([a, b]))[0]
     if isinstance(b, np.ndarray):
@@ -446,8 +445,12 @@ def _concat(builder: Builder, node: Node) -> Tensor:
 def padded(builder: Builder, x: Tensor, axis: int, before: int, after: int, number: float = 0.0) -> Tensor:
     """Put a number before and after the elements of an axis; negative counts take elements away."""
     low, high = max(-before, 0), max(-after, 0)
+    kept = x.shape[axis] - low - high
+    if kept <= 0:
+        shape = [*x.shape[:axis], x.shape[axis] + before + after, *x.shape[axis + 1 :]]
+        return builder.view(np.full(shape, number, np.float32))
     if low or high:
-        x = sliced(builder, x, axis, low, x.shape[axis] - low - high)
+        x = sliced(builder, x, axis, low, kept)
     ends = [np.full([*x.shape[:axis], max(n, 0), *x.shape[axis + 1 :]], number, np.float32) for n in (before, after)]
     parts = [part for part in (ends[0], x, ends[1]) if part.shape[axis]]
     return joined(builder, parts, axis) if len(parts) > 1 else x
@@ -617,7 +620,8 @@ def _matmul(builder: Builder, node: Node) -> Tensor:
     if isinstance(b, np.ndarray) and math.prod(b.shape[:-2]) == 1 and b.ndim >= 2:
         W = b.reshape(b.shape[-2:]).T
         result = builder.multiply(a, W)
-        extra = b.ndim - len(a.shape)
+        # a vector is a matrix of one row, which the result lacks
+        extra = b.ndim - max(len(a.shape), 2)
         return result if extra <= 0 else reshaped(builder, result, [*(1,) * extra, *result.shape])
     if isinstance(a, np.ndarray) and a.ndim == 2 and len(b.shape) >= 2 and not isinstance(b, np.ndarray):
         order = [*range(len(b.shape) - 2), len(b.shape) - 1, len(b.shape) - 2]
