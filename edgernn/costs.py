@@ -19,15 +19,11 @@ block_macs      multiply-adds of a step of the linear maps of the residual block
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from edgernn.extras import needed_by
 
 with needed_by("edgernn.costs"):
-    import torch
-
     from edgernn.cells.base import Cell
-    from edgernn.config import ModelConfig
     from edgernn.imputers import Imputer
     from edgernn.model import RecurrentModel, SequenceModel
     from edgernn.rules.base import UpdateRule
@@ -104,44 +100,6 @@ def cost(
         + rule.flops_paper()
         + (0 if imputer is None else imputer.flops_paper()),
     )
-
-
-def named_cost(
-    cell: str,
-    rule: str | None,
-    input_size: int,
-    hidden_size: int,
-    *,
-    update_rate: float = 1.0,
-    **settings: Any,
-) -> Cost:
-    """Compute the cost of a model from the names of its cell and rule and its sizes, without an output layer (head).
-
-    Args:
-        cell: Cell name or FILE.py:CLASS.
-        rule: Rule name. Default: the rule that the cell's name implies.
-        input_size: Number of inputs I.
-        hidden_size: Number of neurons H in a layer.
-        update_rate: Mean share of the neurons that change at a step, from 0 to 1.
-        **settings: Further arguments of `SequenceModel`. Block-sparse weights (density) are pruned. If H is no multiple
-            of the size of a block, the number of zeros depends on the weights, which are random then.
-
-    Returns:
-        The cost of one step.
-
-    Raises:
-        UsageError: A name is unknown, or a setting is invalid.
-    """
-    config = ModelConfig.of(cell, input_size, hidden_size, rule=rule, **settings)
-    # pruning needs numbers
-    device = "meta" if config.layer.recurrent.density is None else "cpu"
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        torch.manual_seed(0)
-        model = SequenceModel(config)
-    for layer in model.recurrent_layers():
-        if layer.cell.is_sparse:
-            layer.cell.threshold(hold=True)
-    return model_cost(model, update_rate)
 
 
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:

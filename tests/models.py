@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 import edgernn
+from edgernn.config import ModelConfig
+from edgernn.costs import Cost, model_cost
 from edgernn.export.graph import build
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
@@ -111,3 +113,19 @@ def assert_threads_get_the_same(session: Session, inputs: list[np.ndarray], repe
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def named_cost(
+    cell: str, rule: str | None, input_size: int, hidden_size: int, *, update_rate: float = 1.0, **settings: Any
+) -> Cost:
+    """Return the cost of a step of a model without a head; its block-sparse weights are pruned."""
+    config = ModelConfig.of(cell, input_size, hidden_size, rule=rule, **settings)
+    # pruning needs numbers
+    device = "meta" if config.layer.recurrent.density is None else "cpu"
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(0)
+        model = edgernn.SequenceModel(config)
+    for layer in model.recurrent_layers():
+        if layer.cell.is_sparse:
+            layer.cell.threshold(hold=True)
+    return model_cost(model, update_rate)

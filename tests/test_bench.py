@@ -26,7 +26,6 @@ from edgernn.bench import Settings, bench, markdown, save
 from edgernn.bench.baseline import parameters
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
-from edgernn.costs import named_cost
 from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.random_models import random_model
 from edgernn.rules import RULES, PerColumn
@@ -35,7 +34,7 @@ from edgernn.runtime.firmware.equations import kind_of_rule
 from edgernn.runtime.info import update_words
 from edgernn.runtime.timing import Rounds
 from edgernn.settings import fields_of
-from tests.models import exported, write, write_alone
+from tests.models import exported, named_cost, write, write_alone
 from tests.test_step_graph import small_file
 from tests.use_mutants import MODELS
 

@@ -8,11 +8,12 @@ import torch
 import edgernn
 from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs
-from edgernn.costs import cost, named_cost
+from edgernn.costs import cost
 from edgernn.layer import RecurrentLayer
 from edgernn.names import COMBINATIONS
 from edgernn.rules import RULES
 from tests import oracle
+from tests.models import named_cost
 from tests.pairs import PAIRS
 from tests.random_layers import assert_gradients_are_right, layer_of, op_parameters, random_state
 from tests.tolerances import FLOAT64

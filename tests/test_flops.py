@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from edgernn.cells import Cell, Gate
-from edgernn.costs import executed_macs, model_cost, named_cost
+from edgernn.costs import executed_macs, model_cost
 from edgernn.model import SequenceModel
+from tests.models import named_cost
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from edgernn.kernels import attach, cpu
+from edgernn.kernels import attach, why_loop
 from edgernn.layer import RecurrentLayer
 from edgernn.training.api import train
 from edgernn.training.papers.recipe import load_recipe, load_table, table_names
@@ -43,7 +43,7 @@ def test_recipes_train_in_the_kernels_or_say_why_not(name: str, small_data: Path
     recipe = load_recipe(name)
     plan = make_plan(recipe.task, recipe.cell, recipe.rule, recipe.settings, device="cpu", data=small_data)
     model = plan.network()
-    reasons = {cpu.why_not(layer) for layer in model.recurrent_layers()}
+    reasons = {why_loop(layer, "cpu") for layer in model.recurrent_layers()}
     assert reasons == {expected(name)}
     assert attach(model, plan.config.backend, "cpu") == ("torch" if expected(name) else "fused")
 

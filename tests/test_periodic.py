@@ -8,12 +8,12 @@ from torch import Tensor
 
 import edgernn
 from edgernn.cells import CELLS
-from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.kernels import attach
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Always, Periodic
 from edgernn.runtime import Session
+from tests.models import named_cost
 
 INPUTS = ["mean", "last"]
 

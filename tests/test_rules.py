@@ -7,7 +7,7 @@ import torch
 
 import edgernn
 from edgernn.cells.recurrent import recurrent_weights
-from edgernn.costs import cost, named_cost
+from edgernn.costs import cost
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
 from edgernn.random_models import random_model
@@ -15,6 +15,7 @@ from edgernn.rules import RULES, Clockwork, Delta, Phased, Random, TopK, Variabl
 from edgernn.rules.base import KEPT_SHARE
 from tests import oracle, oracle_rules
 from tests.layers import layer_of, oracle_run
+from tests.models import named_cost
 from tests.pairs import PAIRS, fits
 
 

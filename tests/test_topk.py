@@ -10,7 +10,6 @@ import torch
 
 import edgernn
 from edgernn.cells import CELLS, Cell, Gate, UpdateGate
-from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.export.graph import build
 from edgernn.export.native_kernels import without_kernel
@@ -20,7 +19,7 @@ from edgernn.random_models import random_model
 from edgernn.rules import TopK, UpdateRule
 from edgernn.runtime import Session
 from edgernn.runtime.firmware.folder import c_files
-from tests.models import contractive, exported_alone
+from tests.models import contractive, exported_alone, named_cost
 from tests.native import MARGIN, assert_equal, draw, draw_call, oracle_result, session
 from tests.pairs import fits
 from tests.random_layers import assert_gradients_are_right, layer_of

@@ -9,14 +9,14 @@ import edgernn
 from edgernn.cells import CELLS
 from edgernn.cells.norm import NORMS, RecurrentBatchNorm
 from edgernn.cells.recurrent import BLOCK, LowRank
-from edgernn.costs import model_cost, named_cost
+from edgernn.costs import model_cost
 from edgernn.export import to_onnx
 from edgernn.random_models import random_model
 from edgernn.rules.always import Always
 from edgernn.rules.decision import Rates
 from edgernn.runtime import Session
 from tests import oracle, oracle_cells
-from tests.models import write_alone
+from tests.models import named_cost, write_alone
 from tests.tolerances import FLOAT32, FLOAT64
 
 I, H, STEPS = 3, 20, 5

@@ -417,15 +417,6 @@ class CpuUnroller:
         return y, (*final, *counted, *([] if last is None else [x[-1]])), Trace(decisions, budget)
 
 
-def why_not(layer: "RecurrentLayer") -> str | None:
-    """Return the reason why the native training library cannot run a layer; None if it can run it."""
-    try:
-        CpuUnroller(layer)
-    except UsageError as error:
-        return str(error)
-    return None
-
-
 def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
     """Return the index of a built-in cell in the training library; negative for a cell that the library lacks."""
     if CELLS.get(cell.name) is not type(cell):
