@@ -311,6 +311,20 @@ def test_data_of_the_training_keep_their_split(own, tmp_path):
         assert (result["metrics"], result["sequences"], result["data"]) == (metrics, 2, None)
 
 
+@pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
+def test_data_that_changed_after_the_training_have_no_test_part(own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(own / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"source": "data"}))
+    shutil.copytree(own / "data", "data")
+    assert evaluate_model(run)["metrics"] == evaluate_model(own / "run")["metrics"]
+    recordings(Path("data"), ("up",), 1, count=1)
+    for function in (evaluate_model, scorer(run)):
+        with pytest.raises(EdgernnError, match="run: expected the data of its training in data, got others, and it "):
+            function(run)
+
+
 def test_data_of_another_kind_are_refused(own, tmp_path):
     np.savez(tmp_path / "new.npz", x=np.zeros((2, 6, 2)), y=np.zeros(2, int))
     with pytest.raises(UsageError, match=r"data: expected data of the same kind as .*data of the training, got .*npz"):

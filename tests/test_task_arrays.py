@@ -4,6 +4,7 @@
 import gzip
 import io
 import json
+import math
 import re
 import zipfile
 from types import NoneType, SimpleNamespace
@@ -351,6 +352,10 @@ def test_an_error_says_how_to_mend_targets(tmp_path, y, message):
         ),
         (np.eye(3)[np.arange(20) % 3], r"y: rows with a single 1 .* for class labels, store y\.argmax\(-1\)"),
         (np.zeros(20, int), "y: every label is 0, so there is nothing to tell apart"),
+        (
+            np.linspace(0, 1, 100).reshape(20, 5),
+            r"y: 5 numbers for each .*, as many as its steps; .* y\[\.\.\., None\]",
+        ),
         (np.arange(20) % 2 + 1, "no sequence for training has the class 0; labels count from 0"),
     ],
 )
@@ -701,6 +706,36 @@ def test_a_class_for_each_step_of_unequal_sequences(tmp_path, monkeypatch):
             run.predict(wrong)
 
 
+def test_a_number_for_each_step_of_unequal_sequences(tmp_path):
+    x, _ = waves(40)
+    y = [rows[:, 0] for rows in x]
+    by_content = {rows.astype(np.float32).tobytes(): numbers for rows, numbers in zip(x, y, strict=True)}
+    for data in ((x, y), {"x": x, "y": y}):
+        task = opened(Arrays(), save_data(data, tmp_path))
+        assert (task.output, task.output_size) == ("all", 1)
+        for rows, numbers, length in zip(task.train.x, task.train.y, task.train.lengths, strict=True):
+            expected = by_content[rows[:length].numpy().tobytes()]
+            np.testing.assert_allclose(numbers[:length, 0], expected, rtol=1e-6)
+            assert numbers[length:].isnan().all()
+
+
+def test_names_of_classes_may_be_strings_of_numpy(tmp_path):
+    x, y = waves()
+    names = np.array(y, np.dtypes.StringDType())
+    np.testing.assert_equal(*(dict(np.load(save_data((x, classes), tmp_path))) for classes in (y, names)))
+
+
+def test_a_run_of_data_in_memory_may_be_moved(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    x, y = waves()
+    run = train((x, y), "gru", out=tmp_path / "run", hidden_size=4, steps=6)
+    moved = run.path.rename(tmp_path / "moved")
+    # other data take the place of its own
+    train((x[10:], y[10:]), "gru", out=tmp_path / "run", hidden_size=4, steps=6)
+    assert evaluate_model(moved)["metrics"]["cross_entropy"] == pytest.approx(run["cross_entropy"])
+    assert main(["train", "--resume", "--out", str(moved)]) == 0
+
+
 def list_dataset(x, y):
     class Pairs(torch.utils.data.Dataset):
         def __len__(self):
@@ -755,6 +790,15 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
         results.append(run["cross_entropy"])
         assert run.evaluate(frame.lazy() if name == "polars" else frame)["accuracy"] == run["accuracy"] == 1
     assert results[0] == results[1]
+    # channels are taken by their names, and arrays by place, in any form
+    swapped, array = pl.DataFrame(x[0], schema=["u", "v"]).select("v", "u"), x[0].astype(">f4")
+    expected = run.predict(x[0]).y
+    for form in (swapped, swapped.with_columns(label=1), array, array[::-1][::-1], array.astype(np.longdouble)):
+        np.testing.assert_allclose(run.predict(form).y, expected, atol=1e-5)
+    with pytest.raises(UsageError, match="x: expected each of the columns u, v once, got v; add or rename 'u'"):
+        run.predict([swapped.select("v")])
+    with pytest.raises(EdgernnError, match=r"x: expected finite numbers .*, got nan at index \(0, 0\)"):
+        run.predict(x[0] * math.nan)
 
 
 @pytest.mark.parametrize(
@@ -791,6 +835,13 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
             "lengths: expected those of the sequences in x, which differ, got others; leave lengths out",
         ),
         ((np.zeros((2, 4, 1)), ["a", ""]), "y: expected a class for each sequence, got '' at index 1"),
+        ((np.zeros((2, 4, 1)), [math.nan, "b"]), "y: expected texts alone, or numbers alone, got nan among texts"),
+        ((np.zeros((2, 4, 1)), np.array(["a", math.nan], object)), "y: expected texts alone, .*, got nan among texts"),
+        ((np.zeros((2, 2, 1)), [["a", "b"], ["b", math.nan]]), "y: expected texts alone, .*, got nan among texts"),
+        (
+            ([PandasFrame(u=Column([1.0]), v=Column([2.0])), PandasFrame(v=Column([2.0]), u=Column([1.0]))], [0, 1]),
+            "x: expected the columns u, v in this order in each table, got v, u; select them in one order",
+        ),
         ((np.zeros((2, 4, 1)), [b"a", b"b"]), r"y: expected numbers or texts \(str\), got bytes"),
         ((np.zeros((2, 4, 1)), [{}, {}]), r"y: expected numbers or texts \(str\), got dict"),
         (([torch.zeros(4, 1, device="meta")] * 2, [0, 1]), "x: expected a tensor of numbers, got another"),

@@ -58,6 +58,7 @@ from edgernn.training.tasks.base import Objective, Score, standardised
 from edgernn.training.tasks.confusion import calibrate
 from edgernn.training.tasks.output_layer import output_layer, scale_layer
 from edgernn.training.tasks.own import OwnData
+from edgernn.training.tasks.parts import finite
 from edgernn.training.tasks.sources import Split
 
 # number of test sequences that are saved in the run directory, to check and time the model
@@ -149,7 +150,8 @@ class TrainedRun(dict[str, Any]):
         """Run the model on new sequences.
 
         Args:
-            x: One sequence (T, I), N sequences (N, T, I), or a list of N sequences of unequal lengths (T, I).
+            x: One sequence (T, I), N sequences (N, T, I), or a list of N sequences of unequal lengths (T, I). The
+                columns of a DataFrame (T, I) are the channels, by name if those of the training have names.
 
         Returns:
             The outputs, with the names and the probabilities of classes if the model has classes. Outputs at steps
@@ -157,17 +159,19 @@ class TrainedRun(dict[str, Any]):
 
         Raises:
             UsageError: x has another shape, or the model cannot run sequences of unequal lengths.
+            EdgernnError: A number is not finite.
         """
-        from edgernn.training.tasks.arrays import stacked
+        from edgernn.training.tasks.arrays import in_order, stacked
 
-        array, lengths = stacked("x", x)
-        if array.dtype.kind not in "iuf" or array.ndim not in (2, 3):
+        channels = self._task["channels"]
+        array, lengths = stacked("x", x if channels is None else in_order("x", x, channels))
+        if array.dtype.kind not in "iubf" or array.ndim not in (2, 3):
             raise UsageError(
                 f"x: expected numbers (T, I) or (N, T, I), or a list of sequences (T, I), got {array.dtype} "
                 f"{array.shape}; reshape x, or run a file with `edgernn run`"
             )
         single = array.ndim == 2
-        sequences = torch.as_tensor(array[None] if single else array, dtype=torch.float32)
+        sequences = finite("x", array)[None] if single else finite("x", array)
         counts = None if lengths is None else torch.from_numpy(lengths)
         y = self.model.outputs(sequences.transpose(0, 1), counts)
         if y.ndim == 3:
@@ -175,16 +179,16 @@ class TrainedRun(dict[str, Any]):
             if counts is not None:
                 y[torch.arange(y.shape[1]) >= counts[:, None]] = math.nan
         outputs = (y[0] if single else y).numpy()
-        names = class_names({"classes": self._classes, "metric": self["metric"]}, outputs.shape[-1])
+        names = class_names({"classes": self._task["classes"], "metric": self["metric"]}, outputs.shape[-1])
         if names is None:
             return Prediction(outputs)
         classes = np.where(np.isnan(outputs[..., 0]), "", np.array(names)[outputs.argmax(-1)])
         return Prediction(outputs, probabilities(outputs), classes)
 
     @cached_property
-    def _classes(self) -> list[str] | None:
-        names: list[str] | None = read_json(self.path / CONFIG)["task"]["classes"]
-        return names
+    def _task(self) -> dict[str, Any]:
+        task: dict[str, Any] = read_json(self.path / CONFIG)["task"]
+        return task
 
 
 def train(

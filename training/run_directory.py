@@ -372,6 +372,12 @@ class RunDirectory:
             self._on_log(line)
 
 
+def kept_source(run: Path, source: str) -> str:
+    """Return the path of a training's own data, in the run itself if they were in memory: a run may be moved."""
+    kept = run / Path(source).name
+    return str(kept) if kept.name in DATA and kept.is_file() else source
+
+
 def _as_text(value: Any) -> str:
     """Format the value of a setting for an error message; None, a setting that is not set, becomes "no value"."""
     return "no value" if value is None else repr(value)

@@ -140,6 +140,12 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
         form, remedy = likely
         text = f"y: {form} of a floating-point type are predicted as numbers; for class labels, store {remedy}"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
+    steps = x["train"].shape[1]
+    if y and y["train"].is_floating_point() and y["train"].shape[1:] == (steps,) and steps > 1:
+        text = (
+            f"y: {steps} numbers for each sequence, as many as its steps; for one number per step, store y[..., None]"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
     for part, target in y.items():
         reference = y["train"]
         other_width = reference.is_floating_point() and target.shape[-1] != reference.shape[-1]
@@ -305,6 +311,8 @@ def _named(data: Mapping[Any, Any]) -> dict[str, Array]:
                 )
         if f"x{suffix}" in arrays:
             _check_steps(f"y{suffix}", counts.get(f"y{suffix}"), arrays[f"x{suffix}"], arrays.get(f"lengths{suffix}"))
+        if f"y{suffix}" in arrays:
+            arrays[f"y{suffix}"] = _per_step(arrays[f"y{suffix}"], counts[f"y{suffix}"])
     return arrays
 
 
@@ -365,6 +373,11 @@ def _from_pandas(frame: Any) -> Any:
     return pl.DataFrame({name: [None if gone else cell for cell, gone in cells] for name, cells in columns.items()})
 
 
+def _per_step(target: Array, steps: npt.NDArray[np.int64] | None) -> Array:
+    """Return target numbers (N, T, 1) for one number per step, as those of sequences of unequal lengths `steps` are."""
+    return target[..., None] if steps is not None and target.ndim == 2 and target.dtype.kind == "f" else target
+
+
 def _pair(x: Any, y: Any) -> dict[str, Array]:
     arrays = {}
     arrays["x"], lengths = stacked("x", x)
@@ -374,6 +387,7 @@ def _pair(x: Any, y: Any) -> dict[str, Array]:
         return arrays
     target, steps = stacked("y", y)
     _check_steps("y", steps, arrays["x"], lengths)
+    target = _per_step(target, steps)
     if target.dtype.kind == "U":
         if target.ndim == 1 and "" in target:
             at = target.tolist().index("")
@@ -404,15 +418,48 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
     is_objects = isinstance(values, np.ndarray) and values.dtype.kind == "O"
     if (hasattr(values, "shape") and not is_objects) or not isinstance(values, Iterable):
         return _array(name, values), None
-    arrays = [_array(name, value) for value in values]
-    if not arrays:
+    values = list(values)
+    if not values:
         raise UsageError(f"{name}: expected at least one sequence, got none; add some")
+    columns = [list(value.columns) for value in values if hasattr(type(value), "columns")]
+    if others := [names for names in columns if names != columns[0]]:
+        raise UsageError(
+            f"{name}: expected the columns {some(map(str, columns[0]))} in this order in each table, got "
+            f"{some(map(str, others[0]))}; select them in one order"
+        )
+    arrays = [_array(name, value) for value in values]
+    if any(array.dtype.kind == "U" for array in arrays):
+        _check_texts(name, (array.flat[0].item() for array in arrays if array.size))
     if len({array.shape[1:] for array in arrays}) > 1 or len({array.ndim for array in arrays}) > 1:
         raise UsageError(
             f"{name}: expected arrays that differ in their number of steps alone, got the shapes "
             f"{some(dict.fromkeys(str(array.shape) for array in arrays))}; correct {name}"
         )
     return padded(arrays)
+
+
+def in_order(name: str, values: Any, channels: Sequence[str]) -> Any:
+    """Return the columns of a DataFrame, or of each one in a list, in the order of the channels of a training.
+
+    UsageError is raised if a DataFrame lacks a channel, or has one twice. Other values are returned as they are.
+    """
+    if isinstance(values, list | tuple):
+        return [in_order(name, value, channels) for value in values]
+    if not hasattr(type(values), "columns"):
+        return values
+    columns = {channel: [column for column in values.columns if str(column) == channel] for channel in channels}
+    if wrong := [channel for channel in channels if len(columns[channel]) != 1]:
+        wanted, got = some(channels), some(map(str, values.columns))
+        raise UsageError(f"{name}: expected each of the columns {wanted} once, got {got}; add or rename {wrong[0]!r}")
+    return np.stack([_array(name, values[columns[channel][0]]) for channel in channels], -1)
+
+
+def _check_texts(name: str, cells: Iterable[Any]) -> None:
+    if others := [cell for cell in cells if not isinstance(cell, str)]:
+        raise UsageError(
+            f"{name}: expected texts alone, or numbers alone, got {others[0]!r:.40} among texts; leave out sequences "
+            "without a class"
+        )
 
 
 def _array(name: str, values: Any) -> Array:
@@ -426,8 +473,11 @@ def _array(name: str, values: Any) -> Array:
             # a tensor on the device meta has no data, and numpy no quantised numbers
             raise UsageError(f"{name}: expected a tensor of numbers, got another ({error}); convert it") from None
     array = as_array(name, values)
-    if array.dtype.kind == "O":
+    if array.dtype.kind in "OT":
         array = as_array(name, array.tolist())
+    if array.dtype.kind == "U":
+        # numpy makes the text nan of a missing class
+        _check_texts(name, np.asarray(values, object).flat)
     if array.dtype.kind in "OSV":
         kind = type(array.flat[0]).__name__ if array.size else array.dtype
         raise UsageError(f"{name}: expected numbers or texts (str), got {kind}; convert {name}")
