@@ -52,12 +52,13 @@ class PackedSteps:
         self._check(self._library.edgernn_open(file, length, batch, memory, size, ctypes.byref(model)))
         self._x = _input(case)[0]
         self._y = np.zeros((case.batch, case.sizes[1]), np.float32)
-        step = ctypes.cast(self._library.edgernn_step, ctypes.c_void_p)
-        arrays = (ctypes.c_void_p(array.ctypes.data) for array in (self._x, self._y))
-        self._arguments = step, model, *arrays, ctypes.c_int64(_STEPS)
+        functions = (self._library.edgernn_step, self._library.edgernn_reset)
+        step, reset = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
+        x, y = (array.ctypes.data for array in (self._x, self._y))
+        self._arguments = step, reset, model, x, 1, _STEPS, 0, y
 
     def __call__(self) -> None:
-        self._check(probes().edgernn_probe_steps(*self._arguments))
+        self._check(probes().edgernn_probe_sequences(*self._arguments))
 
     def _check(self, status: int) -> None:
         if status != 0:

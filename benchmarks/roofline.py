@@ -3,24 +3,47 @@
 
 The bound for one sequence is the time of one matrix-vector product per step, such as R h with the recurrent weights R.
 The matrix is packed in the order in which it is read, and stays in the cache if it fits. The bound for a batch is the
-time of all multiply-adds, if each thread does them at the peak rate of one thread. The measured C functions, called
-probes, are declared in `runtime/csrc/train/probe.h`.
+time of all multiply-adds, if each thread does them at the peak rate of one thread. The compiler `cc` compiles the
+measured C functions, `roofline.c`, for the instruction set in use.
 """
 
 import ctypes
+import subprocess
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
+from edgernn.runtime.library import instruction_set
 from edgernn.runtime.probes import probes
 from edgernn.runtime.stepper import Stepper, aligned
 
 # height in vector registers of most panels of the packed matrix, and of the panels with the remaining rows
 PANEL, REMAINDER = 12, 4
+# floats in a register of an instruction set, and options of the compiler; four floats in all others
+_REGISTERS = {"avx512": (16, ("-mavx512f", "-mfma")), "avx2": (8, ("-mavx2", "-mfma"))}
 # multiply-adds of a call: long beside the clock's resolution, short beside a round
 _WORK = 4_000_000
+
+
+@cache
+def library() -> tuple[ctypes.CDLL, int]:
+    """Compile and load `roofline.c`; return the library, and the number of floats in a register."""
+    isa = instruction_set() or ""
+    lanes, options = next((value for name, value in _REGISTERS.items() if isa.startswith(name)), (4, ()))
+    with tempfile.TemporaryDirectory() as folder:
+        file, source = f"{folder}/roofline.so", str(Path(__file__).with_suffix(".c"))
+        flags = ["-shared", "-fPIC", "-O3", "-ffp-contract=fast", f"-DLANES={lanes}", *options]
+        subprocess.run(["cc", *flags, source, "-o", file], check=True)
+        loaded = ctypes.CDLL(file)
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    loaded.matvec.argtypes, loaded.matvec.restype = [pointer, number, number, pointer, pointer, number], None
+    loaded.multiply_add.argtypes, loaded.multiply_add.restype = [number], ctypes.c_float
+    return loaded, lanes
 
 
 class MatVec:
@@ -36,7 +59,8 @@ class MatVec:
     """
 
     def __init__(self, R: NDArray[np.float32]) -> None:
-        lanes = int(probes().edgernn_probe_lanes())
+        loaded, lanes = library()
+        self._matvec = loaded.matvec
         self.rows, columns = R.shape
         padded = -(-self.rows // (REMAINDER * lanes)) * REMAINDER * lanes
         whole = padded // (PANEL * lanes) * PANEL * lanes
@@ -58,7 +82,7 @@ class MatVec:
         return self._y[: self.rows]
 
     def __call__(self, repeats: int | None = None) -> None:
-        probes().edgernn_probe_matvec(*self._arguments, repeats or self.repeats)
+        self._matvec(*self._arguments, repeats or self.repeats)
 
 
 def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], float]:
@@ -73,19 +97,19 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
     The function itself runs on one thread only: the system might run two threads on the same processor during a call,
     and the time would be too long. The time on several threads is computed from that on one thread.
     """
-    library = probes()
-    repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
-    done = repeats * PANEL * int(library.edgernn_probe_lanes())
-    return lambda: float(library.edgernn_probe_fma(repeats)), count / done / threads
+    loaded, lanes = library()
+    repeats = 20 * _WORK // (PANEL * lanes)
+    return lambda: float(loaded.multiply_add(repeats)), count / (repeats * PANEL * lanes) / threads
 
 
 def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float]:
     """Build a function that runs many steps of a packed model in a C loop."""
-    library, repeats = probes(), max(1, int(_WORK / macs))
-    arguments = *stepper.native, ctypes.c_int64(repeats)
+    repeats = max(1, int(_WORK / macs))
+    step, model, x, y = stepper.native
+    arguments = step, stepper.native_reset, model, x, 1, repeats, 0, y
 
     def call() -> None:
-        if library.edgernn_probe_steps(*arguments) != 0:
+        if probes().edgernn_probe_sequences(*arguments) != 0:
             raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}; report a bug")
 
     return call, 1 / repeats

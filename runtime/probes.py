@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bindings of the C functions that only benchmarks need, such as a loop in C over the steps of a model."""
+"""Steps of a packed model in a loop in C, to time them without Python."""
 
 import ctypes
 from collections.abc import Callable
@@ -15,28 +15,19 @@ from edgernn.runtime.stepper import Stepper
 
 @cache
 def probes() -> ctypes.CDLL:
-    """Load the library with the C functions for benchmarks, which `csrc/train/probe.h` declares, and set their types.
+    """Load the training library, which has the loop in C, `edgernn_probe_sequences`.
 
-    EdgernnError is raised if it is missing, or lacks a function because it was built from another version.
+    EdgernnError is raised if it is missing, or lacks the function because it was built from another version.
     """
     path = train_library()
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    arguments = {
-        "edgernn_probe_lanes": ([], number),
-        "edgernn_probe_matvec": ([pointer, number, number, pointer, pointer, number], None),
-        "edgernn_probe_fma": ([number], ctypes.c_float),
-        "edgernn_probe_steps": ([pointer, pointer, pointer, pointer, number], ctypes.c_int),
-        "edgernn_probe_sequences": ([pointer] * 4 + [number] * 3 + [pointer], ctypes.c_int),
-    }
     try:
         library = ctypes.CDLL(str(path))
-        for name, (types, result) in arguments.items():
-            probe = getattr(library, name)
-            probe.argtypes, probe.restype = types, result
+        library.edgernn_probe_sequences.argtypes = [pointer] * 4 + [number] * 3 + [pointer]
     except (OSError, AttributeError):
         raise EdgernnError(
-            f"{path}: the library cannot be loaded, or lacks C functions that benchmarks of this edgernn version call; "
-            "build it again with: pip install ."
+            f"{path}: the library cannot be loaded, or lacks a C function that this edgernn version calls; build "
+            "it again with: pip install ."
         ) from None
     return library
 

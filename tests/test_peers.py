@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapters of other runtimes, compared with torch and with a reference in float64, and the probes."""
 
-import ctypes
 
 import numpy as np
 import pytest
@@ -128,20 +127,13 @@ def test_probe_multiplies(shape):
     np.testing.assert_allclose(probe.y, R @ h, rtol=0, atol=1e-4)
 
 
-def test_probes_have_the_registers_of_the_instruction_set():
-    lanes = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512vnni": 16, "native": 4}
-    library = probes()
-    library.edgernn_train_isa.restype = ctypes.c_char_p
-    assert library.edgernn_probe_lanes() == lanes[library.edgernn_train_isa().decode()]
-
-
 def test_probe_of_the_peak_does_its_work():
     """The sum over i after n iterations of · 0.999 + 1e-6, equal on all lanes."""
     call, calls = roofline.multiply_adds(1e6, threads=2)
-    sums, lanes = np.arange(12.0), probes().edgernn_probe_lanes()
+    sums, (library, lanes) = np.arange(12.0), roofline.library()
     for _ in range(50):
         sums = sums * 0.999 + 1e-6
-    assert probes().edgernn_probe_fma(50) == pytest.approx(sums.sum(), rel=1e-5)
+    assert library.multiply_add(50) == pytest.approx(sums.sum(), rel=1e-5)
     repeats = 1e6 / calls / 2 / 12 / lanes
     assert repeats == pytest.approx(round(repeats))
     assert np.isfinite(call())
@@ -201,7 +193,7 @@ def test_a_library_without_probes_is_named(monkeypatch, tmp_path):
     probes.cache_clear()
     try:
         with pytest.raises(edgernn.EdgernnError, match=r"libedgernn_train\.so: the library cannot be loaded, or"):
-            roofline.matvec(4, 4, 1)
+            probes()
     finally:
         probes.cache_clear()
 

@@ -206,4 +206,17 @@ const char* edgernn_train_isa() {
   return table == nullptr ? nullptr : table->isa;
 }
 
+int edgernn_probe_sequences(int (*step)(void*, const float*, float*), int (*reset)(void*),
+                            void* model, const float* x, std::int64_t sequences, std::int64_t steps,
+                            std::int64_t stride, float* y) {
+  int error = 0;
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    if (const int status = reset(model); status != 0) error = status;
+    for (std::int64_t t = 0; t < steps; ++t, x += stride) {
+      if (const int status = step(model, x, y); status != 0) error = status;
+    }
+  }
+  return error;
+}
+
 }  // extern "C"

@@ -136,4 +136,13 @@ EDGERNN_API void edgernn_train_backward(const EdgernnTrainCall* call);
 // Returns the instruction set in use, or null if this processor supports none of those built.
 EDGERNN_API const char* edgernn_train_isa();
 
+// Streams sequences x (sequences, steps, stride), each from the initial state, as an app without
+// Python would. Returns the last nonzero status, or 0.
+//
+// stride: floats between the inputs of two steps; a word index (int64) takes two.
+EDGERNN_API int edgernn_probe_sequences(int (*step)(void*, const float*, float*),
+                                        int (*reset)(void*), void* model, const float* x,
+                                        std::int64_t sequences, std::int64_t steps,
+                                        std::int64_t stride, float* y);
+
 }  // extern "C"
