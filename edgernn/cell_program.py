@@ -88,7 +88,6 @@ def _mid_is_input(cell: Cell) -> bool:
 def _trace(
     cell: Cell, method: str, gates: list[Gate], size: int, vectors: Mapping[str, int], differentiable: bool
 ) -> Program:
-    """Trace a method of a cell to a program."""
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(
             f"gates, vectors, states: expected at most {INPUT} each in a cell that is translated to native code, got "

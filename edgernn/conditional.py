@@ -146,7 +146,6 @@ class Conditional(Recorder, nn.Module):
 
     @contextmanager
     def _own_records(self) -> Iterator[list[Recorder]]:
-        """Restore the records of the part's layers after a `with` block."""
         records: list[Recorder] = [part for part in self.part.modules() if isinstance(part, Recorder)]
         before = [{name: vars(part)[name] for name in _RECORDS if name in vars(part)} for part in records]
         try:
@@ -296,7 +295,6 @@ def conditional_of(key: str) -> Conditional:
 
 
 def _pair(result: Any) -> tuple[Any, Any]:
-    """Return the output and the state that a part has returned."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise UsageError(
             f"part: expected (y, state), as it has the argument state, got {type(result).__name__}; return both, or "
@@ -311,7 +309,6 @@ def _widths(part: Recorder) -> list[int]:
 
 
 def _empty(part: Recorder, x: Tensor) -> list[Trace]:
-    """Return the records of a module that was not called."""
     return [Trace(None, x.new_zeros(())) for _ in _widths(part)]
 
 

@@ -97,7 +97,6 @@ def check_effects(config: ModelConfig) -> None:
 
 
 def _value(config: ModelConfig, name: str) -> object:
-    """Return the value of the setting with the short name `name`."""
     return functools.reduce(getattr, _SETTINGS[name].path, config)
 
 

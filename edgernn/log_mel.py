@@ -27,7 +27,6 @@ def _mel(frequency: float) -> float:
 
 
 def _hertz(mel: float) -> float:
-    """Convert mel to Hz, the inverse of `_mel`."""
     return 200 * mel / 3 if mel < 15 else 1000 * math.exp((mel - 15) * math.log(6.4) / 27)
 
 

@@ -462,7 +462,6 @@ class SequenceModel(ConfiguredModel):
         return self._inputs(x, None, None)[0]
 
     def _check_tensor(self, x: object) -> None:
-        """Raise UsageError unless x is a tensor on the model's device."""
         if not isinstance(x, Tensor):
             raise UsageError(
                 f"x: expected a torch.Tensor, got {type(x).__module__}.{type(x).__name__}; convert it with "
@@ -489,10 +488,7 @@ class SequenceModel(ConfiguredModel):
     def _inputs(
         self, x: Tensor, state: State | None, lengths: Tensor | Sequence[int] | None
     ) -> tuple[Tensor, State, Tensor | None]:
-        """Return the first layer's input, the audio front end's new state, and the checked lengths.
-
-        `state` is the whole model's state. The padding of x is not read.
-        """
+        """Return the first layer's input, the front end's new state, and the checked lengths, from the whole state."""
         self._check_tensor(x)
         if self.embedding is None:
             self._check_numbers(x)

@@ -291,7 +291,6 @@ def _arguments(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _constructed(config: NetworkConfig) -> nn.Module:
-    """Build the user's network, or raise EdgernnError in one sentence."""
     kind = config.name
     assert isinstance(kind, type)
     arguments = _arguments(kind)

@@ -77,7 +77,6 @@ def trace_rule(rule: Scored, states: tuple[str, ...]) -> RuleEquations:
     programs = {}
 
     def add(method: str, names: list[str], width: int, call: Callable[[Mapping[str, Tensor]], tuple[Any, ...]]) -> None:
-        """Trace one method of the rule, and store its program in `programs`."""
         equation = _Method(rule, method)
         # values of a whole sample (B, 1) cannot be combined with a vector (H,)
         read = [name for name, size in weights.items() if size == "1" or width == _WIDTH]

@@ -184,10 +184,7 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
 
 
 def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
-    """Run the model in torch on x from a state; return y, the last state and the number of updated neurons (T, B).
-
-    The number is None for a model that updates all neurons at every step.
-    """
+    """Run the model in torch on x from a state; return y, the last state and the updated neurons (T, B), or None."""
     state = tuple(value.to(next(model.parameters()).dtype) for value in state)
     with torch.no_grad():
         y, new = model(x, state)

@@ -153,7 +153,6 @@ def find_exported_layers(proto: onnx.ModelProto, size: int, path: Path) -> Expor
 
 
 def _config(info: dict[str, Any], path: Path) -> ModelConfig:
-    """Return the configuration in a file's metadata, without front end, embedding and head."""
     rule = info["model"]["layer"]["rule"]["name"]
     if rule not in (Always.name, Delta.name):
         raise UsageError(
@@ -232,12 +231,7 @@ def _thresholds(name: str) -> list[str]:
 
 
 class _KeptWeights(ModelGraph):
-    """Builder of a graph that keeps the weights of an original graph in their storage types, and adds the missing ones.
-
-    Args:
-        known: Names of the values of the original graph, which are not added again.
-        type: Storage type of the original graph's matrices.
-    """
+    """Builder of a graph that keeps its weights in their storage types, and adds those that are not `known`."""
 
     def __init__(self, known: set[str], type: str = "float32") -> None:
         super().__init__(type)

@@ -166,7 +166,6 @@ def _unreadable(path: Path, error: Exception) -> EdgernnError:
 
 
 def _state(shapes: SequenceModel, info: dict[str, Any], weights: Weights, path: Path) -> dict[str, Tensor]:
-    """Return the state_dict of an exported file's model without its front end."""
     names, layers = layer_names(shapes), shapes.recurrent_layers()
     state = {}
     for key, tensor in shapes.state_dict().items():
@@ -210,7 +209,6 @@ def _name(key: str, layers: list[str]) -> str:
 
 
 def _frontend_state(config: FrontendConfig, weights: Weights, path: Path) -> dict[str, Tensor]:
-    """Return the parameters of an audio front end."""
     if config.name is None or config.normalise != "pcen":
         return {}
     bands, state = torch.empty(config.bands, device="meta"), {}

@@ -179,7 +179,6 @@ def reads_domain(proto: onnx.ModelProto) -> bool:
 
 
 def _is_recurrent(node: onnx.NodeProto) -> bool:
-    """Return True for ONNX's own operators GRU and LSTM."""
     return node.domain in STANDARD and node.op_type in _INPUTS
 
 

@@ -71,7 +71,6 @@ def _copy(file: BinaryIO, offset: int, length: int, tensor: "TensorProto") -> No
 
 
 def _length(tensor: "TensorProto") -> int:
-    """Return the number of bytes of a tensor of this type and shape."""
     if tensor.data_type not in _SIZES or any(size < 0 for size in tensor.dims):
         raise ValueError(f"expected a type with whole bytes, got type {tensor.data_type} and shape {list(tensor.dims)}")
     count: int = math.prod(tensor.dims)

@@ -265,7 +265,6 @@ def _followed(node: "onnx.NodeProto", inputs: Inputs, outputs: list[_Value], ver
 
 
 def _alone(node: "onnx.NodeProto", version: int) -> "onnx.ModelProto":
-    """Return a model of one node."""
     from onnx import ValueInfoProto, helper
 
     inputs, outputs = ([ValueInfoProto(name=n) for n in dict.fromkeys(v) if n] for v in (node.input, node.output))

@@ -191,17 +191,7 @@ def _low_pass(factor: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Header:
-    """Header of a wav file.
-
-    Attributes:
-        kind: Format of the samples.
-        channels: Number of channels.
-        rate: Samples per second.
-        bits: Bits of a sample.
-        frame: Number of bytes of a sample of all channels, as the header says.
-        begin: Index of the first byte of the samples.
-        size: Number of bytes of the samples, as the header says.
-    """
+    """Header of a wav file; a sample of all channels takes `frame` bytes, and all take `size` from `begin` on."""
 
     kind: int
     channels: int

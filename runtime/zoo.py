@@ -50,7 +50,6 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder of trained models; raise EdgernnError if it does not exist."""
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: expected a folder of models, got none; check {VARIABLE}")
     return folder

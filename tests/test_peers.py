@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapters of other runtimes, compared with torch and with a reference in float64, and the probes."""
 
-
 import numpy as np
 import pytest
 import torch

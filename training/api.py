@@ -385,7 +385,6 @@ def _unused(path: Path) -> Path:
 
 
 def _tensorboard(run: Path) -> Callable[[dict[str, Any]], None]:
-    """Return a function that writes a line of metrics.jsonl for TensorBoard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError as error:
@@ -422,10 +421,7 @@ def _resumed_cell(run: Path, cell: str) -> str:
 
 
 def _extra_files(plan: Plan) -> dict[str, bytes]:
-    """Return the files that a new run stores beside config.json, as a dict from file name to content.
-
-    The dict contains the source file of a user-defined cell or network, and the split of a user's own data.
-    """
+    """Return the files that a new run stores beside config.json: the code of the user, and the split of own data."""
     source, split = source_of(plan.kind), plan.task.division
     files = {} if source is None else {source.kept: source.content}
     return files if split is None else files | {SPLIT: json.dumps(split, indent=1).encode()}
@@ -466,10 +462,7 @@ def _explaining_full_disk(run: RunDirectory, resuming: str) -> Iterator[None]:
 
 
 def _check_same(group: Group, record: dict[str, Any]) -> None:
-    """Raise UsageError if a process of a data-parallel training has other settings or data than process 0.
-
-    `record` is the content of config.json that this process would write.
-    """
+    """Raise UsageError if a process of a data-parallel training has another config.json than process 0."""
     difference = first_difference(group.first(lambda: record), record)
     if group.any(difference is not None):
         name, expected, got = difference or ("settings", "the same values", "other values in another process")
@@ -533,18 +526,7 @@ def _scaled_layer(plan: Plan, model: RecurrentModel) -> _Scaled | None:
 
 
 def _copy_start(plan: Plan, model: RecurrentModel, run: RunDirectory, scaled: _Scaled | None) -> str | None:
-    """Copy the weights of the trained model that the setting start_run names to the untrained model of a new run.
-
-    Args:
-        plan: Plan of the training.
-        model: Its model, changed in place.
-        run: Directory of this training.
-        scaled: The output layer of the model if its targets are standardised, or None.
-
-    Returns:
-        A sentence that says how many weights were copied; None without start_run, and for a resumed run, which has
-        weights of its own.
-    """
+    """Copy weights of the model that start_run names to that of a new run; return a sentence on them, or None."""
     if plan.config.start.run is None or (run.path / STATE).exists():
         return None
     before = None if scaled is None else scaled.layer.weight.clone()
@@ -555,18 +537,7 @@ def _copy_start(plan: Plan, model: RecurrentModel, run: RunDirectory, scaled: _S
 
 
 def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, position: Position) -> dict[str, Any]:
-    """Write the weights, plots, example sequences and result.json of a finished run.
-
-    Args:
-        plan: Plan of the training.
-        model: The trained model.
-        backend: Name of the implementation of the recurrence, for result.json.
-        run: The run directory.
-        position: Progress of the training at its end.
-
-    Returns:
-        The content of result.json.
-    """
+    """Write the weights, plots, example sequences and result.json of a finished run; return the last."""
     calibration = calibrate(model, plan.task, plan.device) if plan.task.calibrates else {}
     save_weights(model, run.path)
     lines = run.metrics()

@@ -112,7 +112,6 @@ def _groups(model: SequenceModel, split: Split) -> list[tuple[Tensor, Batch]]:
 
 
 def _metric(task: Task, split: Split, groups: Sequence[Group]) -> tuple[float, list[float] | None]:
-    """Compute the main metric over all sequences of the groups."""
     assert isinstance(task.objective, Objective)
     metric = task.objective.metric
     means, tally = Means(), task.tally(split)

@@ -193,7 +193,6 @@ def task_of_entry(path: Path, settings: Mapping[str, object]) -> tuple[Task, Pat
 
 
 def _command(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the options and the KEY=VALUE words of the training's command in an entry.json."""
     entry = read_json(path)
     command = entry.get("command") if isinstance(entry, dict) else None
     is_training = isinstance(command, list) and command[:2] == ["edgernn", "train"]

@@ -291,7 +291,6 @@ def _validate(
 
 
 def _is_better(objective: Score, value: float, tie: float | None, position: Position) -> bool:
-    """Return True if an evaluation is better than the best one so far."""
     assert position.best is not None
     if value == position.best and tie is not None and position.tie is not None:
         return tie < position.tie

@@ -384,10 +384,6 @@ def _as_text(value: Any) -> str:
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file from its content.
-
-    The first 8 bytes are the length of the JSON header that follows them.
-    """
     size = int.from_bytes(content[:8], "little")
     header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + size])
     return header.get("__metadata__", {})

@@ -30,7 +30,6 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _quantile(freedom: float) -> float:
-    """Return the 0.975 quantile of Student's t distribution with `freedom` degrees of freedom."""
     from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom))

@@ -313,7 +313,6 @@ def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tupl
 
 
 def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
-    """Summarise the times of each runtime."""
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
     reference, faster = (GRU, FASTER_THAN_GRU) if GRU in timings else (PORTABLE, FASTER_THAN_PORTABLE)
     summary = {}

@@ -150,7 +150,6 @@ def _run(words: list[str]) -> str:
 
 
 def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
-    """Parse the output of the test program measure_steps.c."""
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
         raise EdgernnError(

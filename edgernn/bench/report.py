@@ -62,7 +62,6 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _title(info: dict[str, Any]) -> str:
-    """Return the name of a model with its sizes."""
     if is_network(info):
         return f"{info['network']}, recurrent layers of {' and '.join(map(str, layer_sizes(info)))} neurons"
     model = info["model"]

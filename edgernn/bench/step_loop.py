@@ -34,8 +34,6 @@ _MOST_STEPS, _CALL_SECONDS = 10, 1e-3
 
 
 class _Calls(ctypes.Structure):
-    """The struct Calls of step_loop.c."""
-
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("run", "session", "input_names", "output_names")),
         ("inputs", ctypes.c_void_p * 2),
@@ -136,7 +134,6 @@ def _pointers(values: Sequence[ctypes.c_void_p]) -> Any:
 
 
 def _output_shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the outputs in a call."""
     session = onnxruntime().InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {value.name: np.zeros(shape_of(value), np.float32) for value in model.graph.input}
     names = [value.name for value in session.get_outputs()]

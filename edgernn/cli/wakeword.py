@@ -35,7 +35,6 @@ class _Meter:
             sys.stderr.flush()
 
     def say(self, line: str) -> None:
-        """Print a line above the meter."""
         self.clear()
         print(line, file=sys.stderr, flush=True)
 

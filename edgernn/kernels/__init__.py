@@ -124,7 +124,6 @@ def _graphs(layer: "RecurrentLayer") -> "Unroller | None":
 
 
 def _unroller(layer: "RecurrentLayer", device: str, backend: str) -> "Unroller | str":
-    """Build the fused kernels of a layer."""
     auto, size = backend == "auto", layer.cell.hidden_size
     # building them may draw random numbers, which must not change those of the training
     with torch.random.fork_rng(devices=[]):

@@ -72,10 +72,7 @@ class _Plan:
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split the inputs of `Unrolled`, or their gradients, in two parts.
-
-        The second part has the gains and the shift of the batch normalisations, and the first part all other tensors.
-        """
+        """Split the inputs of `Unrolled`, or their gradients, before those of batch normalisations."""
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
@@ -85,15 +82,7 @@ class _Plan:
         return range(end - self.memories, end)
 
     def call(self, keep: bool, tensors: Sequence[Tensor | None]) -> TrainCall:
-        """Build the C structure of a call of the library, with the fields that forward and backward share.
-
-        Args:
-            keep: True to store the values of all steps that the backward pass needs.
-            tensors: The inputs of `Unrolled`; None becomes a null pointer.
-
-        Returns:
-            The structure.
-        """
+        """Build the C structure of a call; `keep` stores the values that the backward pass needs."""
         program = None if self.program is None else self.program.address
         call = TrainCall(program, **self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.rule.slope)
         call.set_tensors(self.named(self.split(tensors)[0]))
@@ -138,15 +127,7 @@ class _Plan:
         call.run(back=False)
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Map the pointer fields of `TrainCall` to the inputs of `Unrolled`, or to their gradients.
-
-        Args:
-            tensors: The inputs or gradients, without the gains and the shift of batch normalisations (see `split`).
-            suffix: Suffix of the field names: "" for inputs, "_grad" for gradients.
-
-        Returns:
-            Dict from the name of a field to its tensor, or to a list of tensors.
-        """
+        """Map the pointer fields of `TrainCall` to the first part of `split`, or to its gradients (`suffix` _grad)."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights

@@ -325,7 +325,6 @@ class GpuUnroller:
 
 
 def _layout(layer: "RecurrentLayer") -> Layout:
-    """Build the description of a layer for the Triton kernels, or raise UsageError if they cannot run the layer."""
     cell = layer.cell
     if find_spec("triton") is None:
         raise UsageError("the package triton, which compiles GPU kernels, is not installed; install it with pip")

@@ -85,7 +85,6 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
 
 
 def _function(name: str, parameters: list[str], program: Program, known: Mapping[int, str]) -> str:
-    """Generate the source of one Triton function that computes a program."""
     printer = _Printer(program, [known[key] for key in program.arguments])
     results = ", ".join(printer.results())
     lines = [f"    {line}" for line in printer.lines]

@@ -152,7 +152,6 @@ def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
 
 
 def _both_ways(program: Program, *, with_results: bool) -> tuple[ProgramNumbers, ProgramNumbers]:
-    """Serialise a program and the program of its gradients."""
     grads = range(RESULT_GRAD, RESULT_GRAD + len(program.results))
     back = gradient(program, grads, with_results=with_results)
     forward = program.serialise()

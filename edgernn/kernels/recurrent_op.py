@@ -117,7 +117,6 @@ class _Known:
         return self.first + 1 + len(self.recorded)
 
     def flat(self, result: Result) -> list[Tensor]:
-        """Return the tensors of a result in the order of the op's outputs; an empty vector stands for None."""
         y, last, trace = result
         recorded = [getattr(trace, name) for name in self.recorded]
         return [y, *last, trace.budget, *(y.new_empty(0) if t is None else t for t in recorded)]
@@ -158,7 +157,6 @@ _KNOWN: dict[str, _Known] = {}
 
 
 def _set(layer: "RecurrentLayer", step_weights: Tensor | None, training: bool, slope: float) -> "RecurrentLayer":
-    """Set what a call of the op passes besides tensors."""
     # past nn.Module's access to attributes, which takes longer than all else here
     values = vars(layer)
     values["step_weights"] = step_weights
@@ -349,7 +347,6 @@ def _backward(
     slope: float,
     needed: Sequence[bool],
 ) -> list[Tensor]:
-    """Compute the gradients of `edgernn::recurrent`."""
     known = _known(layer)
     leaves = [t.detach().requires_grad_(need) for t, need in zip(tensors, needed, strict=True)]
     values = Kept(y, list(kept)) if kept else None

@@ -72,8 +72,6 @@ class _Step:
 
 
 class _Graph:
-    """Search for steps of cells in a graph."""
-
     def __init__(self, proto: onnx.ModelProto) -> None:
         self._proto = proto
         self._producers = {output: node for node in proto.graph.node for output in node.output}
@@ -275,7 +273,6 @@ class _Graph:
         return value.reshape(() if value.size == 1 else -1)
 
     def _part(self, node: onnx.NodeProto) -> _Linear | None:
-        """Return a part of the columns of a linear value."""
         inputs = [constant_of(self._proto, name) if name else None for name in node.input[1:]]
         if len(inputs) < 3 or any(value is None or value.size != 1 for value in inputs):
             return None

@@ -110,11 +110,9 @@ class _LayerCode:
         yield f"return {self._result};"
 
     def _rule_functions(self) -> Iterator[str]:
-        """Generate further functions of the update rule."""
         yield from ()
 
     def _decide(self) -> Iterator[str]:
-        """Generate the part of a step in which the update rule decides what to update."""
         yield from ()
 
     def _remember(self) -> Iterator[str]:
@@ -242,7 +240,6 @@ class _LayerCode:
         return f"edgernn_same_lanes({place})" if place.endswith("[0]") else f"edgernn_load_lanes(&{place}, left)"
 
     def _multiply(self, product: GateProduct) -> Iterator[str]:
-        """Generate the product of floats with the weights of neuron j."""
         gates, columns = len(product.gates), self._kind.columns(product.name)
         call = f"edgernn_{self._kind.weights}_products_{gates}"
         yield f"{call}(layer->{product.field} + j * {gates} * {columns}, {self._vector(product.name)}, {columns},"
@@ -259,7 +256,6 @@ class _LayerCode:
             yield f"p[{gate}] = edgernn_add_sum(p[{gate}], {place}, &quantised_{name});"
 
     def _gate(self, gate: int) -> str:
-        """Return the C expression of the pre-activation of a gate."""
         kind, mid = self._kind, gate in self._cell.group(mid=True)
         if not kind.blocked:
             return f"p[{gate}]"

@@ -233,10 +233,7 @@ def _normalised(builder: Builder, x: View, scale: NDArray[np.float32], shift: ND
 
 
 def _features(builder: Builder, x: View, width: int, tensors: Iterator[Weight], states: list[Value]) -> View:
-    """Add an audio front end (edgernn/frontends.py) whose step reads x; return its `width` features.
-
-    `tensors` are those of the packed file. The states are appended to `states`.
-    """
+    """Add a front end with these tensors of the packed file, and its states; return its `width` features."""
     settings, window, filters = (next(tensors).floats for _ in range(3))
     if filters.ndim == 1:
         filters = _filter_matrix(filters, next(tensors).floats, fft_size(len(window)) // 2 + 1)

@@ -193,7 +193,6 @@ class _Lowering:
         return result
 
     def _count(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        """Count how often each name is read."""
         for node in nodes:
             self._uses.update(node.input)
             for body in bodies_of(node):
@@ -421,7 +420,6 @@ class _Lowering:
         self._finish(proto, targets)
 
     def _comparison(self, name: str) -> str | None:
-        """Return the operator that computes a condition of fixed inputs, such as Equal(sr = 8000, r = 16000)."""
         node = next((node for node in self._model.graph.node if name in node.output), None)
         if node is None or not {*node.input} & {*self._fixed}:
             return None
@@ -459,7 +457,6 @@ class _Lowering:
         self._finish(proto, [*states, *outputs])
 
     def _own(self, proto: onnx.NodeProto, title: str) -> list[Tensor | None]:
-        """Add the step of a node of edgernn."""
         states = len(proto.output) - 3
         names = proto.input[1 : len(proto.input) - states]
         weights: list[Weight] = [self._weights[name] for name in names if name]
@@ -509,7 +506,6 @@ def _check_names(graph: onnx.GraphProto, path: Path) -> None:
 
 
 def _needed(graph: onnx.GraphProto, names: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that compute values of these names."""
     needed, nodes = set(names), list[onnx.NodeProto]()
     for node in reversed(graph.node):
         if needed & {*node.output}:

@@ -93,7 +93,6 @@ def _order(move: Move, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _touch(boxes: list[Box]) -> bool:
-    """Return True if boxes overlap."""
     ranges = [[range(s, s + n) for s, n in zip(start, size, strict=True)] for start, size, _ in boxes]
     return any(
         all(range(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other, strict=True))
@@ -103,7 +102,6 @@ def _touch(boxes: list[Box]) -> bool:
 
 
 def _without(box: Box, start: tuple[int, ...], size: tuple[int, ...]) -> list[Box]:
-    """Return boxes that fill a box but for the part in another one."""
     first, lengths, order = box
     low = [max(a, b) - a for a, b in zip(first, start, strict=True)]
     ends = [min(a + n, b + m) - a for a, n, b, m in zip(first, lengths, start, size, strict=True)]

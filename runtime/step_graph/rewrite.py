@@ -82,7 +82,6 @@ class _Uses:
 
 
 def _overlap(a: View, b: View) -> bool:
-    """Return True if two views of a value share a float."""
     (first, last), (begin, end) = a.extent(), b.extent()
     return first <= end and begin <= last and bool(np.intersect1d(addresses(a), addresses(b)).size)
 
@@ -109,10 +108,7 @@ def _split(places: Array, counts: list[int]) -> list[int]:
 
 
 def _loops(counts: Sequence[int], tables: Sequence[Array]) -> tuple[list[int], list[list[int]]] | None:
-    """Return loops, and strides for each table of places over all turns, or None if no loops go over them evenly.
-
-    `counts` are the loops to begin with, `tables` arrays of these counts.
-    """
+    """Return loops, and their strides for each table of places of `counts`, or None if no loops go over them evenly."""
     current = list(counts)
     for _ in range(8):
         shaped = [table.reshape(current) for table in tables]
@@ -330,7 +326,6 @@ def _shift(move: Move, value: Value) -> int | None:
 
 
 def _operands(step: Step) -> list[Operand]:
-    """Return all operands of a step that can be changed."""
     if isinstance(step, Pointwise):
         return [*step.operands, *(result for result, _ in step.results)]
     if isinstance(step, Recurrent):

@@ -125,7 +125,6 @@ def _existing_files(data_set: DataSet, folder: Path, root: Path | None) -> list[
 
 
 def _locate(files: Sequence[File], folder: Path, root: Path | None) -> list[Path | None]:
-    """Find each of several files of a data set; the result has None for a file that is missing."""
     paths = locate([file.name for file in files], [folder])
     for i, file in enumerate(files):
         if paths[i] is None and root is not None and file.sha256 is not None:
@@ -136,7 +135,6 @@ def _locate(files: Sequence[File], folder: Path, root: Path | None) -> list[Path
 
 
 def _matches(path: Path, file: File) -> bool:
-    """True if a file has the size and the checksum of its entry in the registry."""
     try:
         _check(path, file, {})
     except EdgernnError:

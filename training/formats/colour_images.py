@@ -83,10 +83,7 @@ def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Ima
 
 
 def _cifar_batch(path: Path, limit: int) -> Images:
-    """Read a batch file of the binary version of CIFAR-10.
-
-    The file has a record of 3073 bytes for each image: its label, and its red, green and blue planes of 32 x 32 bytes.
-    """
+    """Read records of a label and of the red, green and blue planes of 32 x 32 bytes."""
     content = read_all(path, limit)
     if not content or len(content) % _CIFAR_RECORD:
         raise EdgernnError(

@@ -101,11 +101,7 @@ def _corrupt(path: Path) -> EdgernnError:
 
 
 class _Inflated:
-    """Stream of the decompressed bytes of one element of a MATLAB file.
-
-    `path` names the file in errors. `file` is the open file at the element's first byte, and `size` the element's
-    compressed size in bytes.
-    """
+    """Stream of the decompressed bytes of one element, which has `size` compressed bytes in `file`."""
 
     def __init__(self, path: Path, file: ByteSource, size: int) -> None:
         self._path, self._file, self._left = path, file, size
@@ -140,11 +136,7 @@ class _Matrix:
         self.name = self._read_element(_INT8, _LONGEST_NAME).decode("latin-1")
 
     def numbers(self, limit: int) -> Array:
-        """Read the numbers of the array, in the array's shape.
-
-        EdgernnError is raised if the array is empty, is not of real numbers or exceeds `limit` bytes, and if the number
-        of bytes does not match the shape.
-        """
+        """Read the numbers of the array, in its shape."""
         where = f"{self._path}: {self.name}"
         if self._class not in _CLASSES or self._complex:
             raise EdgernnError(
@@ -172,7 +164,6 @@ class _Matrix:
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read the 32-bit integers in the next data element of the MATLAB file."""
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
             raise _corrupt(self._path)

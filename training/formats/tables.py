@@ -79,7 +79,6 @@ class Table:
         return self.frame[name].cast(pl.String).to_list()
 
     def _cast(self, column: pl.Series) -> pl.Series:
-        """Return the numbers of a column, and None for other text."""
         if column.dtype == pl.String and self.decimal_commas:
             column = pl.select(
                 pl.when(~column.str.contains(".", literal=True)).then(column.str.replace(",", ".", literal=True))

@@ -131,7 +131,6 @@ def trained_weights(result: Mapping[str, Any]) -> str:
 
 
 def _library_hash() -> str | None:
-    """Return the SHA-256 of the native library, or None if it is not installed."""
     try:
         return _hash(Path(library_path()))
     except EdgernnError:

@@ -139,7 +139,6 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _environment(ours: dict[str, str]) -> Iterator[None]:
-    """Set environment variables in the block, and restore their old values."""
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -52,12 +52,7 @@ _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Metrics of keyword spotting over a split: accuracy, cross_entropy and accuracy_words, see `Keywords`.
-
-    Args:
-        classes: Names of the classes.
-        scores: Function that converts the outputs of a model to scores (B, classes) of whole clips.
-    """
+    """Metrics of keyword spotting over a split: accuracy, cross_entropy and accuracy_words, see `Keywords`."""
 
     def __init__(self, classes: Sequence[str], scores: Callable[[Tensor], Tensor]) -> None:
         super().__init__(classes)

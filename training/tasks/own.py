@@ -144,7 +144,6 @@ class OwnData(Folds, Augmentation, Task):
                 tensors[part] = tensors["train"][indices[part]]
 
     def _statistics(self, x: Tensor) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of each channel of x (N, T, I)."""
         return standardisation(x)
 
     def _sequences(self, source: Path, part: str, x: Tensor, y: Tensor, seed: int = 0) -> Sequences:
@@ -157,7 +156,6 @@ class OwnData(Folds, Augmentation, Task):
         return data
 
     def _weigh_classes(self, source: Path, labels: Tensor) -> None:
-        """Set the weights of the classes in the loss, from the labels of the training part."""
         if labels.is_floating_point():
             raise EdgernnError(f"{source}: expected labels with balance=true, got numbers; leave balance out")
         weights = class_weights(labels, self.output_size)

@@ -160,7 +160,6 @@ def _word_folders(root: Path) -> list[Path]:
 
 
 def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split recordings into parts by train.csv, val.csv and test.csv in `root`."""
     listed = {}
     for name in TABLES:
         rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row]
@@ -171,7 +170,6 @@ def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list
 
 
 def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
-    """Split recordings into parts by validation_list.txt and testing_list.txt in `root`."""
     listed = _listed(root, {name: read_text(root / name).split("\n") for name in LISTS}, by_name)
     held_out = dict(zip(PARTS[1:], listed, strict=True))
     others = {file for members in held_out.values() for file in members}
@@ -308,7 +306,6 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
 
 
 def _generated(part: int, rate: int) -> list[Audio]:
-    """Generate a minute each of white, pink and brown noise."""
     rng = np.random.default_rng([_NOISE, part, 0])
     noises: list[Audio] = []
     for exponent in (0, 1, 2):

@@ -208,7 +208,6 @@ class Tables(ColumnSettings, OwnData):
             super()._warn_of_constant_channels(source, x)
 
     def _files(self, source: Path) -> dict[str, Files]:
-        """List the tables of each part."""
         if source.is_file():
             return {"train": Files(source.parent, [source], [])}
         in_columns = self.predict == NEXT or self.label is not None or self.targets is not None
@@ -307,7 +306,6 @@ class Tables(ColumnSettings, OwnData):
         return np.array([number.get(name, IGNORED) for name in labels])
 
     def _rates(self, source: Path, table: Table, recordings: Sequence[Recording], roles: Roles) -> list[float]:
-        """Return the rates of the recordings in rows a second, sorted."""
         rates: dict[float, str] = {}
         for recording in recordings:
             if recording.seconds is None or len(recording) < 2:

@@ -36,15 +36,7 @@ _CONTENT, _SCENE = 86, 87
 
 
 class _Talk(Source):
-    """Streams of 3 s of words, each of which continues that of the batch before.
-
-    Args:
-        composer: Composes the streams.
-        labels: Class of each of its recordings (N,).
-        other: Class of a step that is not at the end of a word.
-        stack: Frames of a step.
-        seed: Random seed.
-    """
+    """Streams of 3 s of words, each of which continues that of the batch before."""
 
     def __init__(self, composer: Composer, labels: npt.NDArray[np.int64], other: int, stack: int, seed: int) -> None:
         self._composer, self._labels, self._other, self._stack, self._seed = composer, labels, other, stack, seed

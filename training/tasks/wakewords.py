@@ -118,14 +118,7 @@ class _Streams(Source):
         return step % CARRIED != 0
 
     def keep_features(self, lower: SequenceModel, period: int, count: int, device: str) -> None:
-        """Compute the features of new streams, with which later batches are made.
-
-        Args:
-            lower: The model that computes them from energies.
-            period: Number of these features; other numbers have other streams.
-            count: Number of streams of 30 s.
-            device: Torch device of the model.
-        """
+        """Compute the features of `count` new streams by a model of their energies, for later batches."""
         rows = min(count, _FEATURED)
         groups = -(-count // rows)
         features, targets = [], []
@@ -191,7 +184,6 @@ class Sounds(Split):
 
 
 def _takes(files: Sequence[Path], samples: int, rate: int) -> Sounds:
-    """Read the takes of the validation or test part as sounds of the phrase."""
     sounds = [read_wav(file, rate) for file in files]
     length = -(-max(map(len, sounds)) // samples) * samples
     clips = np.stack([clip_of(sound, length) for sound in sounds]).astype(np.float32) / np.float32(FULL_SCALE)
@@ -561,11 +553,9 @@ class _Heard:
         ]
 
     def hits(self, threshold: float) -> float:
-        """Return the share of the phrases that are detected."""
         return sum(self._are_heard(threshold)) / len(self.places)
 
     def _are_heard(self, threshold: float) -> list[bool]:
-        """Return for each phrase whether it is detected."""
         return [
             any(first <= word.step + 1 <= last for word in self.detector.find(self.phrases[:, i], threshold))
             for i, (first, last) in enumerate(self.places)
@@ -577,7 +567,6 @@ class _Heard:
 
     @cached_property
     def points(self) -> list[dict[str, float]]:
-        """The figures at all thresholds."""
         return [self.figures(threshold) for threshold in THRESHOLDS]
 
     def figures(self, threshold: float) -> dict[str, float]:
