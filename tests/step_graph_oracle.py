@@ -146,6 +146,10 @@ def linear(graph, a):
     source, start, target, end, W, b, n1, s1, t1, n2, s2, t2 = a.take(12)
     W = graph.tensors[W]
     x = graph.view(source, start, (n1, n2, W.shape[1]), (s1, s2, 1))
+    if a.ints:
+        least, most = a.take(2)
+        places = np.add.outer(np.add.outer(np.arange(n1) * s1, np.arange(n2) * s2), np.arange(W.shape[1]))
+        assert not x[(places < least) | (places >= most)].any()
     y = x @ W.T + (0 if b < 0 else graph.tensors[b])
     graph.view(target, end, y.shape, (t1, t2, 1), written=True)[...] = y
 

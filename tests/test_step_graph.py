@@ -3,6 +3,7 @@
 
 import json
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -355,6 +356,13 @@ def test_taps_that_read_only_padding_are_not_multiplied():
     content = assert_equals_runtime(net, net("Conv", "x", normal(4, 3, 5), pads=[2, 2]))
     # three of five taps
     assert content.macs == 2 * 4 * 3 * 3
+
+
+def test_a_convolution_names_its_margins():
+    net = Net(x=[1, 3, 4])
+    content = assert_equals_runtime(net, net("Conv", "x", normal(5, 3, 3), pads=[1, 2]))
+    begin, end = 3, 15
+    assert struct.pack("<2i", begin, end) in bytes(content.data)
 
 
 def batch_norm(channels):

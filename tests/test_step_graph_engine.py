@@ -162,6 +162,24 @@ def test_a_linear_map_of_overlapping_rows_is_a_convolution(rows, outputs, bias, 
     )
 
 
+@pytest.mark.parametrize("outputs", [1, 8, 21, 64])
+@pytest.mark.parametrize(("begin", "end"), [(3, 12), (5, 9), (0, 15), (3, 3), (-2, 99)])
+def test_margins_are_not_multiplied(begin, end, outputs):
+    """Margins that are not zero, as a file says, show that a convolution of several streams leaves them out."""
+    channels, taps, frames = 3, 3, 3
+    length = (frames + taps - 1) * channels
+    random = np.random.default_rng(3)
+    w = random.standard_normal((outputs, taps * channels)).astype(np.float32)
+    graph = Graph(length, frames * outputs)
+    loops = 1, 0, 0, frames, channels, outputs
+    graph.step(LINEAR, graph.x, 0, graph.y, 0, graph.tensor(w), -1, *loops, begin, end)
+    x = random.standard_normal((1, 5, length)).astype(np.float32)
+    places = np.arange(length)
+    between = np.where((places >= begin) & (places < end), x[0], 0)
+    rows = [between[:, i * channels : (i + taps) * channels].astype(float) @ w.T for i in range(frames)]
+    np.testing.assert_allclose(run(graph.content(), x)[0], np.hstack(rows), rtol=0, atol=FLOAT32)
+
+
 @pytest.mark.parametrize("columns", [1, 5, 16, 33])
 def test_a_depthwise_convolution_has_taps_for_each_column(columns):
     rows, taps = 4, [0, columns, 3 * columns]

@@ -277,7 +277,16 @@ class _Encoder:
             rows = [1] * (2 - len(n)) + n, [0] * (2 - len(n)) + s, [0] * (2 - len(n)) + t
             flat = [number for loop in zip(*rows, strict=True) for number in loop]
             places = *self._place(step.source, a), *self._place(step.target, b)
-            self._emit(step, [*places, *tensors, *flat, *more])
+            inside = [n - step.source.offset - a for n in self._between_margins(step)]
+            self._emit(step, [*places, *tensors, *flat, *more, *inside])
+
+    def _between_margins(self, step: Linear | Depthwise) -> tuple[int, ...]:
+        """Return begin and end of the floats that a linear map reads and that are not always zero, if others are."""
+        value = step.source.value
+        written = [view.extent() for other in self._graph.steps for view in other.writes() if view.value is value]
+        if isinstance(step, Depthwise) or not value.padded or not written:
+            return ()
+        return min(first for first, _ in written), 1 + max(last for _, last in written)
 
     def _pointwise(self, step: Pointwise) -> None:
         results = [result for result, _ in step.results]

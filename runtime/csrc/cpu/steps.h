@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "../../firmware/engine/edgernn_fourier.h"
 #include "cpu/linear.h"
 #include "cpu/masked_lanes.h"
@@ -55,6 +57,17 @@ struct LinearTile {
   }
 }
 
+// Leaves out the columns of a tile that are zeros in the rows at `at`, for float32 weights `all`.
+[[gnu::always_inline]] inline void LeaveOutZeros(const LinearStep& step, const Product& all,
+                                                 std::int64_t at, std::int64_t block,
+                                                 Product* product) {
+  const std::int64_t first = std::clamp(step.begin - at, std::int64_t{0}, all.columns);
+  const Panel panel(LargestPanel(1), block, all.blocks);
+  product->a += first;
+  product->w = static_cast<const float*>(all.w) + first * panel.size * kLanes;
+  product->columns = std::clamp(step.end - at, first, all.columns) - first;
+}
+
 [[gnu::noinline]] inline void RunLinearRows(const LinearStep& step, const StepCall& call) {
   const auto& weights = *static_cast<const PackedLinear*>(step.packed);
   const CopyLoop* const loops = step.loops;
@@ -76,7 +89,9 @@ struct LinearTile {
     product.quantized = quantized;
     for (std::int64_t i = 0; i < loops[0].count; ++i) {
       for (std::int64_t j = 0; j < loops[1].count; ++j) {
-        product.a = from + i * loops[0].from + j * loops[1].from;
+        const std::int64_t at = i * loops[0].from + j * loops[1].from;
+        product.a = from + at;
+        if (step.leaves_out_zeros) LeaveOutZeros(step, weights.product, at, block, &product);
         float* const y = to + i * loops[0].to + j * loops[1].to + first;
         for (std::int64_t row = 0; row < rows.count; row += shape.rows) {
           shape.rows = NextRows(largest.rows, rows.count - row);

@@ -82,12 +82,14 @@ class GraphBuilder : StepReader {
   }
 
   // The number of streams of a group: so many that their arena stays in the cache, but at least
-  // kLeastStreams, which share each weight that is read. Streams that skip steps run one by one.
+  // kLeastStreams, which share each weight that is read. Tiles of kEvenRows streams are as large as
+  // registers allow. Streams that skip steps run one by one.
   std::int64_t FindStreams(std::int64_t batch) const {
     if (HasBranch()) return 1;
-    constexpr std::int64_t kCachedFloats = 1 << 15, kLeastStreams = 4;
+    constexpr std::int64_t kCachedFloats = 1 << 16, kLeastStreams = 4, kEvenRows = 12;
     const std::int64_t fit = kCachedFloats / std::max(source_.arena, std::int64_t{1});
-    return std::min(batch, std::max(fit / kLeastStreams * kLeastStreams, kLeastStreams));
+    const std::int64_t multiple = fit < kEvenRows ? kLeastStreams : kEvenRows;
+    return std::min(batch, std::max(fit / multiple * multiple, kLeastStreams));
   }
 
   bool BuildGroups(StreamGroups* groups) {
@@ -285,8 +287,17 @@ class GraphBuilder : StepReader {
         !CheckRows(from, to, loops, 0, sizes.input - 1, sizes.hidden)) {
       return false;
     }
-    LinearStep step{{table_.steps->linear}, PlaceOf(from), PlaceOf(to), {}, false, sizes, nullptr};
+    LinearStep step{
+        {table_.steps->linear}, PlaceOf(from), PlaceOf(to), {}, false, false, 0, 0, sizes, nullptr};
+    if (at_ != end_) {
+      if (!Read("begin", -kMost, kMost, &step.begin) || !Read("end", -kMost, kMost, &step.end)) {
+        return false;
+      }
+      step.leaves_out_zeros = sizes.weights == NumberType::kFloat32;
+    }
     SetRows(loops, true, step.loops);
+    const CopyLoop& last = step.loops[kRowLoops - 1];
+    step.leaves_out_zeros &= last.count == batch_ && last.from == StreamStride(from);
     step.packed = Share(Shared::kLinear, w_index, b_index, [&] {
       void* const packed = arena_.Allocate(table_.steps->linear_bytes(sizes));
       if (packed != nullptr) {

@@ -12,6 +12,8 @@
 //
 //   move        from, to, n, n loops                          copies numbers, slowest loop first
 //   linear      from, to, W, b, rows                          y = W a + b
+//               and, if `from` has margins of zeros, begin and end of the numbers between them,
+//               counted from the first row's first
 //   depthwise   from, to, w, b, rows, K, K taps               y_c = b_c + sum of w_kc a_(c + tap_k)
 //   recurrent   layer, first tensor, from, to, T, rows, reads_zero, S, S values and offsets
 //   program     rows1, rows2, columns, n, operands, m, results, k, k instructions, m values

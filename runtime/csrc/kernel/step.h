@@ -72,11 +72,14 @@ template <class Body>
   }
 }
 
-// y = W a + b for each row a (I,), and y (H,).
+// y = W a + b for each row a (I,), and y (H,). Numbers of a stream before `begin` and from `end`
+// on, counted from its first row, are zeros.
 struct LinearStep : Step {
   Place from, to;
   CopyLoop loops[kRowLoops];  // the last has the most rows
   bool is_row;                // there is one row
+  bool leaves_out_zeros;      // the rows of the last loop are streams, so that all have as many
+  std::int64_t begin, end;
   LayerSizes sizes;
   const void* packed;  // by StepKernels::pack_linear
 };
