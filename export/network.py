@@ -31,6 +31,7 @@ from edgernn.layer import RecurrentLayer, python_loop
 from edgernn.nn import CausalConv1d, Recurrent, convert
 from edgernn.padding import UNKNOWN_STATES
 from edgernn.rules.base import UpdateRule
+from edgernn.runtime.interface import NEXT, next_values
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path, no_native, onnxruntime, register
 from edgernn.tolerance import TOLERANCE
 
@@ -82,7 +83,7 @@ def export_network(
         "network": type(module).__qualname__,
         "inputs": names_in,
         "outputs": names_out,
-        "states": _states(names_in, names_out),
+        "states": list(next_values(names_in, names_out)),
         "sizes": sizes,
         "parameters": sum(p.numel() for p in network.parameters()),
         "left": {} if converted is None else converted.left,
@@ -112,12 +113,8 @@ def model_of(
     leaves = [leaf for leaf in pytree.tree_leaves(arguments) if leaf is not None]
     shapes = {name: leaf.shape for name, leaf in zip(inputs, leaves, strict=True)}
     fits = partial(_file_fits, network, proto, arguments, inputs, outputs)
-    limits = name_axes(proto, program.exported_program, _states(inputs, outputs), shapes, fits)
+    limits = name_axes(proto, program.exported_program, [*next_values(inputs, outputs)], shapes, fits)
     return proto, layers, limits
-
-
-def _states(inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    return [name for name in inputs if f"{name}.next" in outputs]
 
 
 def write_checked(
@@ -239,7 +236,7 @@ def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Mod
     """Raise UsageError for a state that is not carried, and for a network that cannot run in parts."""
     if both := [name for name in outputs if name in inputs]:
         raise UsageError(f"outputs: expected other names than the inputs, got {', '.join(both)}; rename the output")
-    ends = [name.removesuffix(".next") for name in outputs if name.endswith(".next")]
+    ends = [name.removesuffix(NEXT) for name in outputs if name.endswith(NEXT)]
     lacking = [name for name in ends if name not in inputs]
     if lacking:
         raise UsageError(
@@ -416,7 +413,6 @@ def _file_fits(
 def _run(
     model: str | bytes, native: bool, arguments: tuple[Any, ...], inputs: list[str], outputs: list[str]
 ) -> list[Any]:
-    """Run a file, or its content, in stock ONNX Runtime or with the native library."""
     options = onnxruntime().SessionOptions()
     options.log_severity_level = 3 if native else 4
     if native:

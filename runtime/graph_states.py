@@ -13,12 +13,11 @@ from onnx import helper, numpy_helper
 
 from edgernn.errors import UsageError, nearest
 from edgernn.runtime.graph_queries import FLOATS, MOVES, ancestors
+from edgernn.runtime.interface import NEXT
 
 Array = NDArray[Any]
 # operators that keep a state, with their states; the numbers are those of the inputs of the states
 RECURRENT = {"GRU": {"h": 5}, "RNN": {"h": 5}, "LSTM": {"h": 5, "c": 6}}
-# ending of the output with the next value of a state
-NEXT = ".next"
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,6 @@ def pair_states(graph: onnx.GraphProto, data: frozenset[str] = frozenset()) -> l
     return [states[value.name] for value in inputs if value.name in states]
 
 
-def states_by_name(graph: onnx.GraphProto) -> dict[str, str]:
-    """Return the states of a network of one's own: for each input NAME with an output NAME.next, that output."""
-    outputs = {value.name for value in graph.output}
-    return {name: name + NEXT for name in inputs_of(graph) if name + NEXT in outputs}
-
-
 def named_states(graph: onnx.GraphProto, pairs: Mapping[str, str], path: Path) -> list[State]:
     """Return the states that the user named.
 
@@ -112,7 +105,6 @@ def _are_of_one_layer(graph: onnx.GraphProto, value: str, output: str) -> bool:
 
 
 def _shared(a: str, b: str) -> int:
-    """Return the length of the common beginning of two names."""
     return next((i for i, (m, n) in enumerate(zip(a, b, strict=False)) if m != n), min(len(a), len(b)))
 
 

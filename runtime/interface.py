@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the inputs and outputs of an exported ONNX graph against the metadata of the file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # state of the front end that follows a value, by the normalisation
 _FOLLOWED = {"floor": "noise_floor", "pcen": "smooth_energy"}
 FLOATS, INTEGERS = "tensor(float)", "tensor(int64)"
+# ending of the output with the next value of a state
+NEXT = ".next"
 # each axis is a name, "T" or "B", or a size
 Shape = tuple[int | str, ...]
 
@@ -41,6 +43,11 @@ class Value:
             and len(self.shape) == len(shape)
             and all(isinstance(axis, str) or axis == other for axis, other in axes)
         )
+
+
+def next_values(inputs: Iterable[str], outputs: Collection[str]) -> dict[str, str]:
+    """Return the states of a network of one's own: for each input NAME with an output NAME.next, that output."""
+    return {name: name + NEXT for name in inputs if name + NEXT in outputs}
 
 
 def declared_values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import kernels, read_model
+from edgernn.runtime.interface import next_values
 from edgernn.runtime.library import SCHEMA, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_session
 from edgernn.runtime.session import busy
@@ -76,7 +77,7 @@ class NetworkSession:
         self.backend = choose_backend(backend, self.onnx, kernels(self.info), "cpu")
         self._inputs = {value.name: value for value in self.onnx.get_inputs()}
         outputs = [value.name for value in self.onnx.get_outputs()]
-        self._next = {name: f"{name}.next" for name in self._inputs if f"{name}.next" in outputs}
+        self._next = next_values(self._inputs, outputs)
         for name in self._next:
             # 0 for an axis without a size or a name
             sizes = [1 if type(axis) is str else axis or 0 for axis in self._inputs[name].shape]

@@ -15,7 +15,8 @@ from edgernn.export.streaming.open_states import add_state, new_name
 from edgernn.export.streaming.probe import Probe, is_along
 from edgernn.export.streaming.simplify import constant, opset_of
 from edgernn.runtime.graph_queries import MOVES, ancestors, constant_of
-from edgernn.runtime.graph_states import NEXT, State
+from edgernn.runtime.graph_states import State
+from edgernn.runtime.interface import NEXT
 
 
 @dataclass(frozen=True)

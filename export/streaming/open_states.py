@@ -13,7 +13,8 @@ from edgernn.export.delta_graph import remove_unused
 from edgernn.export.streaming.plain_layers import QUANTISED
 from edgernn.export.streaming.probe import Probe, is_along
 from edgernn.runtime.graph_queries import MOVES, ancestors, bodies_of, comes_from_input, names_in
-from edgernn.runtime.graph_states import NEXT, RECURRENT, State, inputs_of, reaches
+from edgernn.runtime.graph_states import RECURRENT, State, inputs_of, reaches
+from edgernn.runtime.interface import NEXT
 
 
 def recurrent_in(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime.graph_facts import kernel_of
 from edgernn.runtime.graph_options import PLAIN, GraphOptions
-from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, named_states, pair_states, states_by_name
+from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, named_states, pair_states
+from edgernn.runtime.interface import next_values
 from edgernn.runtime.library import DOMAIN, PORTABLE
 from edgernn.runtime.step_graph.content import Content, encode
 from edgernn.runtime.step_graph.frontend import transform_fast
@@ -138,7 +139,7 @@ def pack_graph(
     inferred = _inferred(copy) if any(map(_has_no_shape, copy.graph.output)) else copy
     named = options.states
     if named is None and "network" in info:
-        named = states_by_name(inferred.graph)
+        named = next_values(inputs_of(inferred.graph), [value.name for value in inferred.graph.output])
     listed = pair_states(inferred.graph) if named is None else named_states(inferred.graph, named, path)
     states = {state.input: state.output for state in listed}
     inputs = inputs_of(copy.graph)

@@ -18,6 +18,7 @@ from edgernn.files import default_output, output_file, write_bytes
 from edgernn.locks import hold_file
 from edgernn.npz import read_npz
 from edgernn.progress import Progress, Silent
+from edgernn.runtime.interface import next_values
 from edgernn.runtime.library import library_path, run_interruptibly
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.calibration.audio_frames import Frames, read_frames
@@ -138,7 +139,6 @@ def calibrate_file(
 
 
 def _read(path: Path, data: Path, frames: Frames | None) -> tuple[dict[str, Array], frozenset[int]]:
-    """Read the data, and the calls before which the states are zeros again."""
     if frames is not None:
         return read_frames(path, data, frames)
     if data.is_dir():
@@ -288,7 +288,6 @@ class _File:
                 )
 
     def _variable_axes(self) -> list[tuple[onnx.ValueInfoProto, int]]:
-        """List the axes of the graph's inputs that have no fixed length."""
         values = [value for value in self._graph.proto.graph.input if value.name in self._feeds]
         return [
             (value, axis)
@@ -364,7 +363,7 @@ class _File:
         session = open_session(self._path, proto, library, 1)
         names = [value.name for value in session.get_outputs()]
         following = {state.input: state.output for state in self._graph.states}
-        following |= {name: f"{name}.next" for name in feeds.keys() - self._by_call if f"{name}.next" in names}
+        following |= next_values(feeds.keys() - self._by_call, names)
         first = {name: feeds[name] for name in following}
         feeds, results = dict(feeds), list[dict[str, Array]]()
         try:
