@@ -287,6 +287,13 @@ def _traced(
     if isinstance(cause, EdgernnError):
         raise cause from None
     reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+    if dynamic_shapes is not None:
+        # raises its own error if the module is at fault
+        _traced(network, arguments, inputs, outputs, None)
+        raise UsageError(
+            f"dynamic_shapes: expected axes of the example that the module lets vary, got others: {reason}; correct "
+            "them, or leave dynamic_shapes out"
+        ) from failure
     raise UsageError(
         f"module: {_place(network, cause)} cannot be exported: {reason}; use torch operators in place of "
         "Python branches and loops on values, such as torch.where"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import edgernn
-from edgernn.errors import EdgernnWarning
+from edgernn.errors import EdgernnWarning, UsageError
 from edgernn.export import add_functions, to_onnx
 from edgernn.nn import CausalConv1d, Recurrent, RecurrentCell, convert
 from edgernn.runtime import NetworkSession
@@ -425,6 +425,12 @@ def test_states_go_by_name_and_begin_in_their_type(tmp_path: Path, dtype: torch.
             assert np.allclose(results["y"], y, atol=1e-5)
             assert np.allclose(results["z"], z, atol=1e-5)
         assert session.states["n"].dtype == start.numpy().dtype
+
+
+@pytest.mark.parametrize("axes", [({0: "T"}, {0: "T"}), ({0: torch.export.Dim("T", min=10)},)])
+def test_axes_that_do_not_fit_are_not_blamed_on_the_module(axes: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="dynamic_shapes: expected axes of the example"):
+        to_onnx(Recurrent("gru", 3, 4), tmp_path / "net.onnx", torch.randn(5, 2, 3), dynamic_shapes=axes)
 
 
 def test_a_packed_network_has_the_states_of_its_file(tmp_path: Path) -> None:
