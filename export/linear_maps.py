@@ -19,21 +19,8 @@ def add_embedding(graph: ModelGraph, rows: Tensor, x: str) -> str:
     return graph.floats("embedding.rows", (gathered, scales))
 
 
-def add_linear(graph: ModelGraph, x: str, name: str, weight: Tensor, bias: Tensor, output: str) -> str:
-    """Add the nodes of a linear map W x + b.
-
-    Args:
-        graph: The graph.
-        x: Name of the input (..., I).
-        name: Name of the map. A float32 file stores Wᵀ (I, O) under NAME.W. Any other file stores W (O, I) under
-            NAME.W.T, and a node transposes it.
-        weight: W (O, I).
-        bias: b (O,).
-        output: Name of the result (..., O).
-
-    Returns:
-        The name of the result, `output`.
-    """
+def _add_linear(graph: ModelGraph, x: str, name: str, weight: Tensor, bias: Tensor, output: str) -> str:
+    """Add the nodes of a linear map W x + b; a float32 file stores Wᵀ as NAME.W, all others store W as NAME.W.T."""
     if graph.type == "float32":
         matrix = graph.weight(f"{name}.W", weight.T)
     else:
@@ -57,7 +44,7 @@ def add_head(graph: ModelGraph, model: SequenceModel, x: str) -> None:
     if head is None:
         graph.node("Identity", [x], "y")
     elif not isinstance(head, TiedHead):
-        add_linear(graph, x, "head", head.weight, head.bias, "y")
+        _add_linear(graph, x, "head", head.weight, head.bias, "y")
     elif graph.type == "float32":
         matrix = graph.node("Transpose", ["embedding.E"], "embedding.E.T", perm=[1, 0])
         _product(graph, x, "head", matrix, head.bias, "y")
@@ -115,4 +102,4 @@ class BlockNodes:
 
     def _map(self, part: str, x: str) -> str:
         linear, name = self._block.linear_maps()[part], f"{self._name}.{part}"
-        return add_linear(self._graph, x, name, linear.weight, linear.bias, f"{name}.y")
+        return _add_linear(self._graph, x, name, linear.weight, linear.bias, f"{name}.y")

@@ -64,7 +64,7 @@ def evaluate_model(
         classes = info.get("classes")
         classes, name = classes if isinstance(classes, list) else None, info.get("task")
     if (folder / CONFIG).is_file():
-        task, data = open_run(folder, data, settings, network.config)
+        task, data = _open_run(folder, data, settings, network.config)
     elif (folder / ENTRY).is_file():
         task, data = open_entry(folder / ENTRY, settings, data), None
     else:
@@ -97,25 +97,10 @@ def evaluate_model(
     }
 
 
-def open_run(
+def _open_run(
     run: Path, data: Path | None, settings: Mapping[str, object], model: AnyConfig
 ) -> tuple[Task, Path | None]:
-    """Open the task of a training run on its own test data, or on new data.
-
-    Args:
-        run: The run directory.
-        data: Folder of data sets, or new data if the run was trained on a user's own data; None for those of the
-            training.
-        settings: Settings of the task that replace those of the training, as a dict from name to value.
-        model: Configuration of the model.
-
-    Returns:
-        The task, and `data` if they are new, else None.
-
-    Raises:
-        UsageError: A setting is unknown or invalid, or the new data are of another kind than those of the training.
-        EdgernnError: The data are missing or invalid.
-    """
+    """Open the task of a training run on its own test data, or on new `data`, and return these, or else None."""
     config = read_config(run)
     trained, source = config["task"], config.get("source")
     if data is None or source is None or data.resolve() == Path(source).resolve():

@@ -37,21 +37,10 @@ from edgernn.training.tasks.intended_use import use_rows
 
 
 @dataclass(frozen=True)
-class CalibrationPoint:
-    """Cost and quality of a model under the rule delta with two thresholds for each layer.
+class CalibrationPoint(MeasuredPoint):
+    """Cost and quality of a model, and the thresholds of x and h of each layer, changes that the rule delta ignores."""
 
-    Attributes:
-        scales: The thresholds of each layer, as multiples of the mean changes of the first layer's x and h per step.
-        thresholds: The thresholds of x and h of each layer: the rule ignores changes up to this size (see `Delta`).
-        executed: Multiply-adds of the recurrent layers, as a share of those of the dense model.
-        value: The metric of the task. Without labels: the relative change of the output, RMS(y' - y) / RMS(y), with the
-            outputs y of the dense model and y' of this model. RMS is the root mean square.
-    """
-
-    scales: Scales
     thresholds: list[tuple[float, float]]
-    executed: float
-    value: float
 
 
 @dataclass(frozen=True)
@@ -283,8 +272,7 @@ def _search(
         return macs / dense_macs, value
 
     def point(measurement: MeasuredPoint) -> CalibrationPoint:
-        scales = measurement.scales
-        return CalibrationPoint(scales, scaled(scales, units), measurement.executed, measurement.value)
+        return CalibrationPoint(**vars(measurement), thresholds=scaled(measurement.scales, units))
 
     best, curve = search_thresholds(measured, len(units), good, loss, dense, progress)
     chosen = point(best)

@@ -59,7 +59,7 @@ def read_svhn(path: Path, limit: int = LIMIT) -> Images:
     return Images(np.ascontiguousarray(x.transpose(3, 0, 1, 2)), (y % CLASSES).astype(np.uint8))
 
 
-def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Images]:
+def read_cifar10(files: Sequence[Path]) -> tuple[Images, Images]:
     """Read the training and test images of CIFAR-10.
 
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
@@ -67,7 +67,6 @@ def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Ima
     Args:
         files: Two or more batch files of the binary version (plain, .gz or .xz), of which the last has the test images;
             or one npz archive with the arrays x_train, y_train, x_test and y_test.
-        limit: Maximal unpacked size of a file in bytes.
 
     Returns:
         Training images and test images, both with labels.
@@ -76,15 +75,15 @@ def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Ima
         EdgernnError: A file is invalid.
     """
     if len(files) == 1:
-        return _cifar_archive(files[0], limit)
-    batches = [_cifar_batch(path, limit) for path in files]
+        return _cifar_archive(files[0])
+    batches = [_cifar_batch(path) for path in files]
     x, y = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
     return Images(x, y), batches[-1]
 
 
-def _cifar_batch(path: Path, limit: int) -> Images:
+def _cifar_batch(path: Path) -> Images:
     """Read records of a label and of the red, green and blue planes of 32 x 32 bytes."""
-    content = read_all(path, limit)
+    content = read_all(path)
     if not content or len(content) % _CIFAR_RECORD:
         raise EdgernnError(
             f"{path}: expected one or more records of {_CIFAR_RECORD} bytes each, got {len(content)} bytes in all; "
@@ -95,8 +94,8 @@ def _cifar_batch(path: Path, limit: int) -> Images:
     return Images(np.ascontiguousarray(x), _labels(str(path), records[:, 0]))
 
 
-def _cifar_archive(path: Path, limit: int) -> tuple[Images, Images]:
-    arrays = read_npz(path, ("x_train", "y_train", "x_test", "y_test"), limit)
+def _cifar_archive(path: Path) -> tuple[Images, Images]:
+    arrays = read_npz(path, ("x_train", "y_train", "x_test", "y_test"))
     train, test = (_pair(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
     return train, test
 

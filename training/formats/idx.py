@@ -14,13 +14,12 @@ from edgernn.errors import EdgernnError
 _UBYTE = 8
 
 
-def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> npt.NDArray[np.uint8]:
+def read_idx(path: Path, shape: tuple[int | None, ...]) -> npt.NDArray[np.uint8]:
     """Read an idx file of unsigned bytes.
 
     Args:
         path: The file, plain, .gz or .xz.
         shape: Expected shape, with None for an axis of any length.
-        limit: Maximal unpacked size in bytes.
 
     Returns:
         The array.
@@ -50,7 +49,7 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
             )
         count = math.prod(sizes)
         # one more byte detects trailing data, and makes the unpacker verify its checksum
-        body = take(file, min(count, limit) + 1)
+        body = take(file, min(count, LIMIT) + 1)
     if len(body) != count:
         got = f"{len(body)} bytes" if len(body) < count else "more"
         raise EdgernnError(

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgernn.byte_source import LIMIT
 from edgernn.errors import EdgernnError
 from edgernn.npz import read_npz
 from edgernn.training.formats.csv_text import read_csv, read_text
@@ -57,13 +56,12 @@ class Stays:
     outcomes: npt.NDArray[np.int32]
 
 
-def read_physionet(files: Sequence[Path], limit: int = LIMIT) -> Stays:
+def read_physionet(files: Sequence[Path]) -> Stays:
     """Read the intensive care stays of set-a of PhysioNet 2012.
 
     Args:
         files: Either one path, that of the archive set-a.npz (plain, .gz or .xz); or two paths, those of the folder
             set-a with a text file for each stay, and of the file Outcomes-a.txt.
-        limit: Maximal unpacked size of a file in bytes.
 
     Returns:
         The stays.
@@ -71,10 +69,10 @@ def read_physionet(files: Sequence[Path], limit: int = LIMIT) -> Stays:
     Raises:
         EdgernnError: A file is invalid.
     """
-    return _read_archive(files[0], limit) if len(files) == 1 else _read_folder(files[0], files[1], limit)
+    return _read_archive(files[0]) if len(files) == 1 else _read_folder(files[0], files[1])
 
 
-def _read_archive(path: Path, limit: int) -> Stays:
+def _read_archive(path: Path) -> Stays:
     kinds: dict[str, tuple[type[np.generic], int]] = {
         "record_id": (np.int32, 1),
         "row_start": (np.int32, 1),
@@ -83,7 +81,7 @@ def _read_archive(path: Path, limit: int) -> Stays:
         "value": (np.float32, 1),
         "outcomes": (np.int32, 2),
     }
-    arrays = read_npz(path, (*kinds, "param_names", "outcome_names"), limit)
+    arrays = read_npz(path, (*kinds, "param_names", "outcome_names"))
     for name, (dtype, rank) in kinds.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != rank:
             got = f"{arrays[name].dtype} {arrays[name].shape}"
@@ -133,11 +131,11 @@ def _checked(path: Path, stays: Stays) -> Stays:
     return stays
 
 
-def _read_folder(folder: Path, outcomes_file: Path, limit: int) -> Stays:
+def _read_folder(folder: Path, outcomes_file: Path) -> Stays:
     paths = {int(path.stem): path for path in folder.glob("*.txt") if _RECORD.fullmatch(path.stem)}
     if not paths:
         raise EdgernnError(f"{folder}: expected records such as 132539.txt, got none; unpack the data set there")
-    outcomes = _read_outcomes(outcomes_file, limit)
+    outcomes = _read_outcomes(outcomes_file)
     index = {name: i for i, name in enumerate(PARAMETERS)}
     starts, minutes, params, values = [0], array("h"), array("B"), array("f")
     for record in sorted(paths):
@@ -197,8 +195,8 @@ def _row(path: Path, number: int, line: str) -> tuple[int, str, float]:
     return minute, name, value
 
 
-def _read_outcomes(path: Path, limit: int) -> dict[int, list[int]]:
-    table = read_csv(path, limit=limit)
+def _read_outcomes(path: Path) -> dict[int, list[int]]:
+    table = read_csv(path)
     if table.names != OUTCOMES:
         got = ",".join(table.names or ())
         raise EdgernnError(f"{path}: expected the header {','.join(OUTCOMES)}, got {got!r}; download it again")
