@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from edgernn.conditional import NODE_PART, Conditional, conditional_of
 from edgernn.export.layer_functions import call_exporter
-from edgernn.runtime.graph_queries import bodies_of, values_read
+from edgernn.runtime.graph_queries import bodies_of, nodes_for, values_read
 
 
 class _Step(nn.Module):
@@ -110,11 +110,10 @@ def _chosen(
         The nodes of a step.
     """
     nodes = list(nodes)
-    always = _needed(nodes, [runs, *memory], held)
-    inside = [nodes[i] for i in sorted(_needed(nodes, held, ()) - always)]
+    always = nodes_for(nodes, [runs, *memory], held)
+    inside = [node for node in nodes_for(nodes, held) if all(node is not other for other in always)]
     late, first, last = {*held}, list[onnx.NodeProto](), list[onnx.NodeProto]()
-    for i in sorted(always):
-        node = nodes[i]
+    for node in always:
         follows = not late.isdisjoint(values_read(node))
         late.update(node.output if follows else ())
         (last if follows else first).append(node)
@@ -135,16 +134,6 @@ def _chosen(
         "If", [runs], list(held), runs.removesuffix("runs") + "if", then_branch=bodies[0], else_branch=bodies[1]
     )
     return [*first, chosen, *last]
-
-
-def _needed(nodes: list[onnx.NodeProto], names: Iterable[str], ends: Collection[str]) -> set[int]:
-    """Return the indices of the nodes that compute values with these names; what ends names is there."""
-    wanted, indices = {*names}, set[int]()
-    for i in range(len(nodes) - 1, -1, -1):
-        if not wanted.isdisjoint({*nodes[i].output} - {*ends}):
-            indices.add(i)
-            wanted |= values_read(nodes[i])
-    return indices
 
 
 def _rename(graph: onnx.GraphProto, prefix: str) -> None:

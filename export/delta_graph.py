@@ -15,7 +15,7 @@ from edgernn.export.model_graph import ModelGraph
 from edgernn.export.recurrent_nodes import RecurrentNode, RecurrentNodes
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import Delta
-from edgernn.runtime.graph_queries import values_read
+from edgernn.runtime.graph_queries import nodes_for, values_read
 from edgernn.runtime.library import DOMAIN
 
 
@@ -122,18 +122,14 @@ def remove_unused(graph: onnx.GraphProto, weights: Collection[str]) -> None:
     An initialiser that is also an input of the graph stays, unless its name is in `weights`, the names of the weights
     of the replaced operators.
     """
-    nodes, read = list(graph.node), {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
-    # a node comes before those that read its outputs
-    for node in reversed(nodes):
-        if read & set(node.output):
-            kept.append(node)
-            read |= values_read(node)
+    outputs = {value.name for value in graph.output}
+    kept = nodes_for(list(graph.node), outputs)
+    read = outputs.union(*map(values_read, kept))
     inputs = [value for value in graph.input if value.name in read or value.name not in weights]
     names = read | {value.name for value in inputs}
     tensors = [tensor for tensor in graph.initializer if tensor.name in names]
     del graph.node[:], graph.initializer[:], graph.input[:]
-    graph.node.extend(kept[::-1])
+    graph.node.extend(kept)
     graph.initializer.extend(tensors)
     graph.input.extend(inputs)
 

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from edgernn.errors import EdgernnError
 from edgernn.export.translations import TRANSLATIONS
 from edgernn.layer import COUNT, LAST, RecurrentLayer
+from edgernn.runtime.graph_queries import nodes_for
 from edgernn.runtime.library import DOMAIN, SCHEMA
 from edgernn.structure import structure
 
@@ -332,7 +333,7 @@ def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, li
 
 def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
     """Return the part of a graph that computes `outputs`: only the nodes and initialisers that they need."""
-    nodes = _needed(graph.node, [output.name for output in outputs])
+    nodes = nodes_for(graph.node, [output.name for output in outputs])
     read = {name for node in nodes for name in node.input} | {output.name for output in outputs}
     part = onnx.GraphProto(node=nodes, output=outputs)
     part.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
@@ -448,17 +449,4 @@ def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProt
         nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
     nodes.append(_scan(layer, step, constants, any_size))
     nodes += _dense_macs() if layer.rule.can_skip else _nothing_to_count()
-    return _needed(nodes, op_outputs(layer))
-
-
-def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return the nodes on which the values named `outputs` depend, in the order of `nodes`."""
-    required, kept = set(outputs), []
-    for node in reversed(nodes):
-        if required.isdisjoint(node.output):
-            continue
-        kept.append(node)
-        required |= set(node.input)
-        for attribute in node.attribute:
-            required |= {name for inner in attribute.g.node for name in inner.input}
-    return kept[::-1]
+    return nodes_for(nodes, op_outputs(layer))

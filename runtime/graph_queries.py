@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions about the graph of any ONNX file: what a value depends on, which values are constant, which names exist."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,10 @@ Array = NDArray[Any]
 STANDARD = ("", "ai.onnx")
 # operators that move, mask or convert numbers; an initial state that comes from an input through these alone is carried
 # from call to call
-MOVES = {
-    *(
-        "Identity",
-        "Slice",
-        "Split",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Squeeze",
-        "Unsqueeze",
-        "Reshape",
-        "Flatten",
-    ),
-    *("Transpose", "Concat", "Expand", "Tile", "Pad", "ScatterElements", "ScatterND", "If"),
-    *("Mul", "Div", "Add", "Sub", "Sum", "Neg", "Where", "Clip", "Min", "Max", "Dropout", "Cast", "CastLike"),
-}
+MOVES = set(
+    """Identity Slice Split Gather GatherElements GatherND Squeeze Unsqueeze Reshape Flatten Transpose Concat Expand
+    Tile Pad ScatterElements ScatterND If Mul Div Add Sub Sum Neg Where Clip Min Max Dropout Cast CastLike""".split()  # noqa: SIM905
+)
 # types of a carried state
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
@@ -44,6 +32,16 @@ def values_read(node: onnx.NodeProto) -> set[str]:
     """Return the names of the values that a node reads, those in its bodies included."""
     inner = [{value.name for value in body.output}.union(*map(values_read, body.node)) for body in bodies_of(node)]
     return set(node.input).union(*inner)
+
+
+def nodes_for(nodes: Sequence[onnx.NodeProto], names: Iterable[str], ends: Iterable[str] = ()) -> list[onnx.NodeProto]:
+    """Return the nodes that compute values with these names, in their order; those of `ends` are taken as computed."""
+    wanted, needed, known = {*names}, list[onnx.NodeProto](), {*ends}
+    for node in reversed(nodes):
+        if not wanted.isdisjoint({*node.output} - known):
+            needed.append(node)
+            wanted |= values_read(node)
+    return needed[::-1]
 
 
 def names_in(graph: onnx.GraphProto) -> set[str]:

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.graph_queries import bodies_of, values_read
+from edgernn.runtime.graph_queries import bodies_of, nodes_for, values_read
 from edgernn.runtime.library import DOMAIN
 from edgernn.runtime.step_graph import convolutions, recurrent
 from edgernn.runtime.step_graph.builder import Builder, Tensor
@@ -143,7 +143,7 @@ class _Lowering:
             for value in graph.output
             if value.name not in self._next.values() and value.type.tensor_type.elem_type == TensorProto.FLOAT
         ]
-        nodes = _needed(graph, {*floats, *self._next.values()})
+        nodes = nodes_for(graph.node, {*floats, *self._next.values()})
         self._uses.update([*floats, *self._next.values()])
         self._count(nodes)
         for value in graph.input:
@@ -503,15 +503,6 @@ def _check_names(graph: onnx.GraphProto, path: Path) -> None:
         name, count = next(iter(names.most_common(1)), ("", 0))
         if count > 1:
             raise EdgernnError(f"{path}: expected {kind} of different names, got {name:.50} twice; export it again")
-
-
-def _needed(graph: onnx.GraphProto, names: set[str]) -> list[onnx.NodeProto]:
-    needed, nodes = set(names), list[onnx.NodeProto]()
-    for node in reversed(graph.node):
-        if needed & {*node.output}:
-            nodes.append(node)
-            needed |= values_read(node)
-    return nodes[::-1]
 
 
 def _values(tensor: Tensor | None) -> list[Value]:
