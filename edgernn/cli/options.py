@@ -27,6 +27,12 @@ inference_device = click.option(
     show_default=True,
     help="Device to run the model on: cuda is the first GPU.",
 )
+training_jobs = click.option(
+    "--jobs",
+    type=COUNT,
+    help="Number of trainings to run at the same time.  [default: the number of processors divided by "
+    "--threads; 1 on a GPU]",
+)
 training_threads = click.option(
     "--threads", type=COUNT, default=1, show_default=True, help="CPU threads of each training process."
 )

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, PATH, data_folder, training_device, training_threads
+from edgernn.cli.options import COUNT, PATH, data_folder, training_device, training_jobs, training_threads
 from edgernn.errors import UsageError
 
 
@@ -59,12 +59,7 @@ def _text(result: Any) -> str:
     help="Time the exported models of all finished runs. For reliable times, use an idle machine and add --table-only, "
     "which trains nothing.",
 )
-@click.option(
-    "--jobs",
-    type=COUNT,
-    help="Number of trainings to run at the same time.  [default: the number of processors divided by "
-    "--threads; 1 on a GPU]",
-)
+@training_jobs
 @training_threads
 @click.option(
     "--out",

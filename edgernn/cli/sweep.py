@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
-from edgernn.cli.options import COUNT, PATH, data_folder, training_device, training_threads
+from edgernn.cli.options import PATH, data_folder, training_device, training_jobs, training_threads
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -19,12 +19,7 @@ def _text(result: dict[str, Any]) -> str:
 
 @json_command(example="edgernn sweep sweep.toml", text=_text)
 @click.argument("path", metavar="SWEEP.toml", type=PATH)
-@click.option(
-    "--jobs",
-    type=COUNT,
-    help="Number of trainings to run at the same time.  [default: the number of processors divided by "
-    "--threads; 1 on a GPU]",
-)
+@training_jobs
 @training_threads
 @training_device("cpu")
 @click.option(
