@@ -71,11 +71,11 @@ def _is_reading(value: object) -> bool:
         return _is_size(value["samples"])
     rates, sizes, lists = ("rate", "measured", "gap"), ("window", "stride"), ("columns", "channels")
     return (
-        # files of earlier versions have neither "sequence" nor "targets"
-        value.keys() - {"sequence", "targets"} == {"time", "missing", *rates, *sizes, *lists}
+        # only some files have a date; earlier versions wrote no sequence and no targets
+        value.keys() - {"date", "sequence", "targets"} == {"time", "missing", *rates, *sizes, *lists}
         # users name their columns
         and all(_list_of(_is_text)(value[key]) for key in lists)
-        and all(value.get(key) is None or _is_text(value[key]) for key in ("time", "sequence"))
+        and all(value.get(key) is None or _is_text(value[key]) for key in ("time", "date", "sequence"))
         and (value.get("targets", []) == [] or _list_of(_is_text)(value["targets"]))
         and type(value["missing"]) is bool
         and all(value[key] is None or (_is_number(value[key]) and value[key] > 0) for key in rates)

@@ -29,7 +29,7 @@ from edgernn.runtime.info import frontend, step_samples
 from edgernn.runtime.input_check import InputCheck, warn_of_rounding
 from edgernn.runtime.lengths import checked_lengths
 from edgernn.runtime.session import Session
-from edgernn.runtime.timeline import TimeNames, first_without_time, read_recording, seconds_of
+from edgernn.runtime.timeline import TimeNames, first_without_time, read_recording, seconds_of, with_dates
 from edgernn.runtime.wav import FULL_SCALE, clip_of, read_wav
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -322,6 +322,9 @@ def _read_raw(
     others = OtherNames(channels) if channels else TimeNames()
     table = parse_csv(path, text, text=others, dialect=dialect, gaps=gaps, columns=reading["columns"])
     cells = table.text.pop(reading["time"], None)
+    dates = table.text.pop(reading.get("date", ""), None)
+    if cells is not None and dates is not None:
+        cells = [cell or "" for cell in with_dates(dates, cells)]
     needs_time = gaps or reading["rate"] is not None or reading["gap"] is not None
     seconds = None if cells is None else seconds_of(reading["time"], cells, dialect, warn=needs_time)
     if cells is not None and seconds is None and (needs_time or reading["measured"] is not None):

@@ -59,6 +59,9 @@ _EPOCH = (9e8, 4.2e9)
 _YEAR_FIRST = re.compile(r"(?P<year>\d{4})[-/.](?P<a>\d{1,2})[-/.](?P<b>\d{1,2})(?:[T ]+(?P<rest>.+))?$")
 _YEAR_LAST = re.compile(r"(?P<a>\d{1,2})[-/.](?P<b>\d{1,2})[-/.](?P<year>\d{4})(?:[T ,]+(?P<rest>.+))?$")
 _MONTHS = 12
+# cells of columns that have the date and the time of day apart; spreadsheets write a date with midnight
+_DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})(?:[T ]+00?:00(?::00(?:\.0+)?)?)?$")
+_TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?$")
 
 Numbers = npt.NDArray[np.float64]
 Targets = npt.NDArray[Any]
@@ -220,8 +223,8 @@ def read_recording(
         x: Channels (rows, I).
         seconds: Times (rows,), or None if the file has none.
         reading: Description of the training's reading in the model's file: names of its `columns`, `channels`,
-            `time` and `sequence`, `rate` of resampling, `measured` rate, `gap` in seconds, `window` and `stride` in
-            rows, and `missing`, true if an imputer fills gaps.
+            `time`, `sequence` and maybe `date`, `rate` of resampling, `measured` rate, `gap` in seconds, `window` and
+            `stride` in rows, and `missing`, true if an imputer fills gaps.
         ids: Name of the sequence of each row; None if all rows are one sequence.
 
     Returns:
@@ -372,6 +375,33 @@ def _unit(name: str) -> str | None:
     return next((word for word in candidates if word in _UNITS), None)
 
 
+def _scale(name: str, unit: str) -> Decimal:
+    """Return the seconds of a unit in a column's name, as many as a number before it says: (100 ns) are 1e-7."""
+    count = re.search(rf"[(\[{{<]\s*(\d+(?:\.\d+)?)\s*{unit}\b", name.casefold())
+    return _UNITS[unit] * (Decimal(count[1]) if count else 1)
+
+
+def date_and_time(columns: Mapping[str, Sequence[str | None]]) -> tuple[str, str] | None:
+    """Return the names of the column of dates and of that of times of day; None if there is not one of each.
+
+    `columns` is a dict from name to cells. The cells of other columns may have anything.
+    """
+    pair = [
+        [name for name, cells in columns.items() if all(cell and form.match(cell.strip()) for cell in cells)]
+        for form in (_DATE, _TIME_OF_DAY)
+    ]
+    return (pair[0][0], pair[1][0]) if [len(names) for names in pair] == [1, 1] else None
+
+
+def with_dates(dates: Sequence[str | None], times: Sequence[str | None]) -> list[str | None]:
+    """Join the cells of a column of dates and of one of times of day, which `date_and_time` found."""
+    joined: list[str | None] = []
+    for date, time_of_day in zip(dates, times, strict=True):
+        match = _DATE.match((date or "").strip())
+        joined.append(f"{match[1] if match else date} {time_of_day.strip()}" if date and time_of_day else None)
+    return joined
+
+
 def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool = False) -> Numbers | None:
     """Convert a column of times to seconds after its first row, as exactly as the cells are.
 
@@ -394,7 +424,7 @@ def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool 
             return None
         size = float(np.median(np.abs(numbers)))
         unit = _unit(name) or next((unit for least, unit in _SIZES if size > least), "s")
-        first, scale = dialect.exact(cells[0]), _UNITS[unit]
+        first, scale = dialect.exact(cells[0]), _scale(name, unit)
         seconds = np.array([float((dialect.exact(cell) - first) * scale) for cell in cells])
         if warn and _unit(name) is None and not _EPOCH[0] < size * float(scale) < _EPOCH[1]:
             step = float(np.median(np.abs(np.diff(seconds)))) if len(seconds) > 1 else 0

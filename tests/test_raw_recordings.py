@@ -324,11 +324,11 @@ def test_resampling_interpolates_numbers_and_takes_the_nearest_label(tmp_path):
     path = tmp_path / "a.csv"
     rows = [f"{i},{t},{2 * t},{'ab'[t > 0.6]}" for i in range(3) for t in (0, 0.1, 0.35, 0.8, 1)]
     path.write_text("\n".join(["recording,t,x,class", *rows]))
-    task = opened(Tables(resample=5, label_by="step"), path)
+    task = opened(Tables(resample=5, label_by="step", features="x"), path)
     assert len(task.train) == 1
     np.testing.assert_allclose(task.train.x[0, :, 0], [0, 0.4, 0.8, 1.2, 1.6, 2], rtol=1e-6)
     assert task.train.y.tolist() == [[0, 0, 0, 1, 1, 1]]
-    task = opened(Tables(resample=5, window=3), path)
+    task = opened(Tables(resample=5, window=3, features="x"), path)
     assert task.test.y.tolist() == [0, 1]
 
 
@@ -536,6 +536,32 @@ def test_the_column_of_time_is_one_that_advances(tmp_path):
     assert task.train.x.shape[1:] == (11, 1)
 
 
+@pytest.mark.filterwarnings("ignore:.*(the same numbers in|not read. label):edgernn.errors.EdgernnWarning")
+@pytest.mark.parametrize(
+    ("names", "day"), [("date,time", "2026-01-{}"), ("Uhrzeit,Datum", "{}.01.2026"), ("date,at", "2026/1/{} 00:00:00")]
+)
+def test_a_date_and_a_time_of_day_in_two_columns_are_one_time(tmp_path, names, day):
+    for i in range(12):
+        lines = [f"{names},x,label"]
+        for k, clock in enumerate(("23:59:59", "23:59:59.5", "0:00:00", "0:00:01")):
+            cells = day.format(30 + k // 2), clock
+            lines.append(
+                ",".join(cells if names.startswith("d") else cells[::-1]) + f",{[8, 6, 4, 0][k]},{'ab'[i % 2]}"
+            )
+        (tmp_path / f"{i}.csv").write_text("\n".join(lines))
+    task = opened(Tables(resample=2), tmp_path)
+    assert task.train.x[0, :, 0].tolist() == [8, 6, 4, 2, 0]
+    x, lengths, _ = _read_raw(tmp_path / "0.csv", ["x"], 1, task.reading)
+    assert (x[:, 0].tolist(), lengths) == ([8, 6, 4, 2, 0], None)
+
+
+def test_a_column_that_counts_in_each_sequence_is_no_channel(tmp_path):
+    rows = "".join(f"{i},{k},{k * i % 7},{'ab'[i % 2]}\n" for i in range(12) for k in range(6))
+    (tmp_path / "a.csv").write_text("recording,frame,x,label\n" + rows)
+    task = opened(Tables(), tmp_path / "a.csv")
+    assert task.summary[1:3] == ["time: frame, 1 rows a second", "channels: x"]
+
+
 @copies
 def test_types_of_columns_of_parquet_files(tmp_path):
     times = [datetime.timedelta(seconds=k / 4) for k in range(5)]
@@ -554,6 +580,11 @@ def test_types_of_columns_of_parquet_files(tmp_path):
         EdgernnError, match=r"0\.parquet: column x: expected numbers, text or times, got List\(Float64\)"
     ):
         opened(Tables(), tmp_path)
+    (tmp_path / "ns").mkdir()
+    ticks = pl.Series([0, 250, 500, 750, 1000]).cast(pl.Duration("ns"))
+    for i in range(3):
+        frame.with_columns(time=ticks).write_parquet(tmp_path / "ns" / f"{i}.parquet")
+    assert opened(Tables(label_by="step"), tmp_path / "ns").reading["measured"] == pytest.approx(4e6)
 
 
 def test_a_table_above_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
@@ -661,6 +692,7 @@ def test_numbers_with_units_are_named_and_dates_and_ids_are_not(tmp_path):
         "volts": [f"{k / 10 - 0.35:.2f} V" for k in range(8)],
         "speed": [f"\u2212{k},5 m/s2" for k in range(8)],
         "id": [f"{k:03d}{'abcdefgh'[k]}" for k in range(8)],
+        "address": [f"0x{k + 9:02x}" for k in range(8)],
         "version": ["1.2.3"] * 8,
         "day": [f"0{k + 1}.02.2026" for k in range(8)],
         "at": [f"12:00:0{k}" for k in range(8)],
@@ -672,17 +704,36 @@ def test_numbers_with_units_are_named_and_dates_and_ids_are_not(tmp_path):
     rows = zip(*([name, *cells] for name, cells in columns.items()), strict=True)
     path.write_text("\n".join(map(";".join, rows)))
     table = read_tables(path, [path])
-    assert {name: table.written_number(name) for name in columns} == dict.fromkeys(columns) | {"volts": 0, "speed": 0}
+    written = dict.fromkeys(("volts", "speed", "address"), 0)
+    assert {name: table.written_number(name) for name in columns} == dict.fromkeys(columns) | written
     for i in range(12):
         rows = "\n".join(f"{k * i % 7 / 10 - 0.3:.1f} V,{k * k % 5 + i}" for k in range(8))
         (tmp_path / "units" / f"{i}.csv").parent.mkdir(exist_ok=True)
         (tmp_path / "units" / f"{i}.csv").write_text(f"u,v\n{rows}\n")
     message = (
-        r"0\.csv: line 2, column 1 \(u\): '-0\.3 V' is no number, and its column no channel; write numbers without"
+        r"0\.csv: line 2, column 1 \(u\): '-0\.3 V' is no number, and its column no channel; write decimals without"
     )
     with pytest.warns(match=message):
         Tables(predict="next").open(tmp_path / "units", 0)
     opened(Tables(predict="next", features="v"), tmp_path / "units")
+
+
+def test_text_without_a_name_and_likely_marks_of_thousands_are_named(tmp_path):
+    for i in range(12):
+        (tmp_path / "text").mkdir(exist_ok=True)
+        lines = [f"12:00:0{k} -> {k * i % 5},{k * k % 3 + i}" for k in range(8)]
+        (tmp_path / "text" / f"{i}.csv").write_text("\n".join(lines))
+        (tmp_path / "marks").mkdir(exist_ok=True)
+        numbers = [f"{(k * 37 + i) % 40 * 100 + 1:,}".replace(",", ".") for k in range(40)]
+        decimals = [f"{float(number):.3f}" for number in numbers]
+        rows = [f"{number};{decimal}" for number, decimal in zip(numbers, decimals, strict=True)]
+        (tmp_path / "marks" / f"{i}.csv").write_text("\n".join(["u;v", *rows]))
+    with pytest.warns(match=r"text: column 1: text such as '12:00:00 -> 0', so no channel; give the files a header"):
+        Tables(predict="next").open(tmp_path / "text", 0)
+    with pytest.warns(
+        match=r"marks: u: numbers such as 1\.234 are read as decimals; if they are thousands, write them"
+    ):
+        Tables(predict="next").open(tmp_path / "marks", 0)
 
 
 def test_columns_of_true_and_false_are_named(tmp_path):
@@ -837,6 +888,12 @@ def test_a_unit_of_time_is_a_word_of_the_name(scale):
             values = seconds_of(name, ["3", "5.5"], Dialect())
             np.testing.assert_allclose(values, [0, 2.5 * scale], rtol=1e-15, err_msg=name)
         assert f"time ({unit})" in TimeNames()
+
+
+def test_a_unit_of_time_may_have_a_count():
+    for name, scale in (("t (100ns)", 1e-7), ("time [10 \u00b5s]", 1e-5), ("T (0.1 ms)", 1e-4), ("t2 (ms)", 1e-3)):
+        values = seconds_of(name, ["3", "5.5"], Dialect())
+        np.testing.assert_allclose(values, [0, 2.5 * scale], rtol=1e-15, err_msg=name)
 
 
 def test_words_with_other_meanings_are_no_unit_of_time():

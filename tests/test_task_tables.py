@@ -461,10 +461,11 @@ def test_names_of_channels_go_from_training_to_every_later_reading(tmp_path, mon
     with pytest.warns(EdgernnWarning, match=r"none\.csv: no header; its columns are taken as ay, ax, in this order"):
         run_file(model, tmp_path / "none.csv", tmp_path / "w.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "w.npy"), np.load(tmp_path / "y.npy"))
-    # the data of the training, stored in another order
-    metric = evaluate_model(run)["metrics"]["cross_entropy"]
-    write_recordings(source, "ax,ay,Time (s)")
-    assert evaluate_model(run)["metrics"]["cross_entropy"] == metric
+    # new data, with columns in two orders
+    for name, header in (("a", "ay,Time (s),ax"), ("b", "ax,ay,Time (s)")):
+        write_recordings(tmp_path / name, header, start=1.0)
+    metrics = [evaluate_model(run, data=tmp_path / name)["metrics"]["cross_entropy"] for name in "ab"]
+    assert metrics[0] == metrics[1]
     write_recordings(source, "ax,Time (s)")
     with pytest.raises(EdgernnError, match=r"expected the column 'ay' of the training, got ax, .*; did you mean 'ax'"):
         evaluate_model(run)

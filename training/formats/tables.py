@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from edgernn.byte_source import memory
 from edgernn.errors import EdgernnError, some
 from edgernn.files import check_regular
 from edgernn.runtime.csv_table import Dialect, check_width, csv_rows, header_names, is_header, no_number, unix_lines
-from edgernn.runtime.timeline import seconds_of
+from edgernn.runtime.timeline import seconds_of, with_dates
 from edgernn.training.formats.csv_text import read_text
 
 CSV, PARQUET = ".csv", ".parquet"
@@ -30,11 +30,14 @@ _MEMORY_SHARE = 10
 # a number with a decimal mark
 _MARKED = r"^(\s*[+-]?\d*)%s(\d+(?:[eE][+-]?\d+)?\s*)$"
 _COMMA, _POINT = _MARKED % ",", _MARKED % r"\."
-# a number with another minus sign, marks between thousands, or a unit after it: no date, version or id such as 12ab
+# a number with another minus sign, marks between thousands, a unit, or as 0x1f: no date, version or id such as 12ab
 _WRITTEN_NUMBER = (
-    r"^[+\-\u2212\u2013]?\s*(?:\d{1,3}(?:[.,'’\s]\d{3})+(?:[.,]\d+)?|\d*[.,]\d+|\d+[.,]?)(?:[eEdD][+-]?\d+)?"
+    r"^[+\-\u2212\u2013]?\s*(?:0[xX][0-9a-fA-F]+|"
+    r"\d{1,3}(?:[.,'’\s]\d{3})+(?:[.,]\d+)?|\d*[.,]\d+|\d+[.,]?)(?:[eEdD][+-]?\d+)?"
     r"(|\s*[^\d\s.,:;_/\-][^\d:_]*\d?)$"
 )
+# so many numbers with three digits after the mark are hardly decimals
+_MARKS = 20
 # polars aborts the process that reads some damaged parquet files
 _CONVERT = """
 import json, sys, polars
@@ -163,6 +166,20 @@ class Table:
             return np.asarray((ticks - ticks[0]) / per_second, np.float64)
         return seconds_of(name, self.cells(name), self.dialect, warn=warn)
 
+    def with_dates(self, dates: str, times: str) -> "Table":
+        """Return the table with the cells of the column `dates` before those of the column `times`."""
+        joined = with_dates(self.cells(dates), self.cells(times))
+        return replace(self, frame=self.frame.with_columns(pl.Series(times, joined, pl.String)))
+
+    def may_mark_thousands(self, name: str) -> bool:
+        """True if a column has whole numbers up to 999, and at least 20 others as 1.234, all with three digits."""
+        column = self.frame[name].drop_nulls()
+        if column.dtype != pl.String:
+            return False
+        marked = column.str.contains(rf"^[+-]?[1-9]\d{{0,2}}\{self.dialect.decimal}\d{{3}}$")
+        whole = column.str.contains(r"^[+-]?\d{1,3}$")
+        return marked.sum() >= _MARKS and bool(whole.any() and (marked | whole).all())
+
     def place(self, row: int, name: str | None = None) -> str:
         """Return the place of a row for an error: its file and line, and the column `name`."""
         file = int(np.searchsorted(self.begins, row, "right")) - 1
@@ -276,8 +293,12 @@ def _in_plain_types(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
                 f"{path}: column {name}: expected numbers, text or times, got {kind}; store each value in a column of "
                 "its own"
             )
-    durations = pl.col(pl.Duration).dt.total_microseconds().cast(pl.Datetime("us"))
-    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String), durations)
+    durations = [
+        pl.col(name).cast(pl.Int64).cast(pl.Datetime(kind.time_unit))
+        for name, kind in frame.schema.items()
+        if isinstance(kind, pl.Duration)
+    ]
+    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String), *durations)
 
 
 def _read_csv(path: Path) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.runtime.csv_table import no_number, rises
-from edgernn.runtime.timeline import TimeNames
+from edgernn.runtime.timeline import TimeNames, date_and_time, rows_of_sequences
 from edgernn.training.formats.tables import Table
 
 # values of the setting `time` that are no name of a column
@@ -38,6 +38,7 @@ class Roles:
         sequence: Column that tells the sequences of a table apart.
         group: Column of the groups, such as persons, that a split must not divide.
         unread: Columns without a role.
+        date: That of the further columns which has the dates of the times of day in `time`.
     """
 
     features: tuple[str, ...]
@@ -48,6 +49,7 @@ class Roles:
     sequence: str | None = None
     group: str | None = None
     unread: tuple[str, ...] = ()
+    date: str | None = None
 
 
 @dataclass
@@ -58,7 +60,8 @@ class ColumnSettings:
 
     - `time`: Column of the time, which is not a channel: its name; or none if all columns are channels; or auto for
       columns with a name such as time, timestamp, t or date, else the one column of dates and times, and for those that
-      rise from row to row in all files.
+      rise from row to row in all files, or in all sequences of them. A column of dates and one of times of day are
+      joined.
       Times are seconds, dates and times in ISO form, or another unit that the name has, as in `t (ms)`.
     - `label`: Column of the class of each row. Default: the one column named label or class, or the one of text.
     - `targets`: Columns of target numbers, separated by commas. Default: the one column named target, if any.
@@ -149,12 +152,16 @@ def find_roles(
     group = named("split_by") if table.has_names and not is_pattern(settings.split_by) else ()
     label, targets = chosen["label"], chosen["targets"]
     texts = [name for name in names if name not in taken and table.is_text(name)]
-    if settings.time == AUTO and not times:
-        dates = [name for name in texts if table.seconds(name) is not None]
-        if len(dates) == 1:
-            times = (dates[0],)
-            taken[dates[0]] = "time"
-            texts.remove(dates[0])
+    pair = None
+    if settings.time == AUTO:
+        pair = date_and_time({name: table.cells(name) for name in (*times, *texts)})
+        if pair and (not times or times[0] in pair):
+            times = (pair[1], pair[0], *(name for name in times if name not in pair))
+        elif not times:
+            dates = [name for name in texts if table.seconds(name) is not None]
+            times = tuple(dates) if len(dates) == 1 else ()
+        taken.update(dict.fromkeys(times, "time"))
+        texts = [name for name in texts if name not in times]
     if not chosen["features"]:
         _check_numbers(table, texts)
     if needs_target and not (label or targets):
@@ -182,10 +189,10 @@ def find_roles(
             if name not in taken and name not in texts and name.lower() not in answers and not table.is_empty(name)
         )
         if settings.time == AUTO and not (channels and table.has_names):
+            ids = table.text(sequence[0]).fill_null("").to_list() if sequence else None
+            recordings = [rows for begin, end in files for _, rows in rows_of_sequences(begin, end, ids)]
             rising = tuple(
-                name
-                for name in features
-                if all(rises(table.numbers(name, gaps=gaps)[begin:end]) for begin, end in files)
+                name for name in features if all(rises(table.numbers(name, gaps=gaps)[rows]) for rows in recordings)
             )
             if channels and len(features) - len(rising) != len(channels):
                 rising = ()
@@ -201,6 +208,17 @@ def find_roles(
             raise EdgernnError(f"{source}: expected channels, columns of numbers without another role, got {got}{hint}")
     used = {*features, *times, *label, *targets, *sequence, *group}
     left = tuple(name for name in names if name not in used)
+    if thousands := [name for name in features if table.may_mark_thousands(name)]:
+        mark = table.dialect.decimal
+        text = (
+            f"{source}: {some(thousands)}: numbers such as 1{mark}234 are read as decimals; if they are thousands, "
+            "write them without marks"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
+    if not table.has_names and (columns := [name for name in left if name in texts]):
+        cell = next(filter(None, table.cells(columns[0])))
+        text = f"{source}: {some(columns)}: text such as {cell!r:.40}, so no channel; give the files a header"
+        warnings.warn(f"{text}, or remove the text", EdgernnWarning, stacklevel=2)
     if not chosen["features"] and (switches := [name for name in left if table.is_true_or_false(name)]):
         text = (
             f"{source}: {some(switches)}: true and false are no numbers, so no channel; write 1 and 0 to train on them"
@@ -215,6 +233,7 @@ def find_roles(
         sequence[0] if sequence else None,
         group[0] if group else None,
         left,
+        pair[0] if pair and times[:1] == pair[1:] else None,
     )
 
 
@@ -238,9 +257,7 @@ def _check_numbers(table: Table, texts: Iterable[str]) -> None:
         remedy = f"or set label={name} if it is the label, or features to the channels"
         if not any(map(str.isalpha, cell)):
             raise EdgernnError(f"{no_number(place, cell, table.dialect)}, {remedy}")
-        text = (
-            f"{place}: {cell!r:.40} is no number, and its column no channel; write numbers without their unit, {remedy}"
-        )
+        text = f"{place}: {cell!r:.40} is no number, and its column no channel; write decimals without a unit, {remedy}"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 

@@ -147,6 +147,8 @@ class Tables(ColumnSettings, OwnData):
             channels=self.channels and self.channels[: len(self.channels) // (3 if self._imputes else 1)],
             gaps=self._imputes,
         )
+        if roles.date and roles.time:
+            table = table.with_dates(roles.date, roles.time)
         # new data are read with the same roles
         self.label, self.targets = roles.label, ",".join(roles.targets) or None
         if table.has_names:
@@ -159,6 +161,7 @@ class Tables(ColumnSettings, OwnData):
             "columns": table.names,
             "channels": list(roles.features),
             "time": roles.time,
+            **({"date": roles.date} if roles.date else {}),
             "sequence": roles.sequence,
             "targets": list(roles.targets),
             "rate": self.resample,
