@@ -65,7 +65,8 @@ def export_network(
         raise UsageError("example: expected the tensors that the module is called with, got others; pass a tuple")
     if empty := [tuple(leaf.shape) for leaf in leaves if not leaf.numel()]:
         raise UsageError(
-            f"example: expected tensors with no empty axis, got shape {empty[0]}; pass one sequence or more"
+            f"example: expected tensors with no empty axis, got shape {empty[0]}; pass one sequence or more, and leave "
+            "out a state that holds nothing, such as that of CausalConv1d with kernel_size=1"
         )
     converted = convert(module) if convert_layers else None
     network = copy.deepcopy(module) if converted is None else converted.module
