@@ -19,7 +19,7 @@ import edgernn.training
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.progress import Silent
 from edgernn.training import Interrupted, train
-from tests.training_helpers import SMALL, Stop, command_line, leftovers, snapshot, words
+from tests.training_helpers import SMALL, Stop, command_line, leftovers, snapshot, wait_until, words
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -136,10 +136,8 @@ def test_killed_at_random_moments_equals_whole(tmp_path):
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     arguments = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", *words(SMALL), "steps=100000"]
     process = command_line(*arguments, "eval_every=2", "checkpoint_every=100000", cwd=tmp_path)
-    deadline = time.monotonic() + 60
     metrics = tmp_path / "run/metrics.jsonl"
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

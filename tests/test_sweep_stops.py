@@ -13,16 +13,7 @@ from edgernn.locks import LOCK
 from edgernn.training import train
 from edgernn.training.statistics import spread
 from edgernn.training.sweep.table import markdown
-from tests.training_helpers import command_line, leftovers, snapshot
-
-
-def wait_for(condition, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return value
-
+from tests.training_helpers import command_line, leftovers, snapshot, wait_until
 
 LONG = """task = "adding"
 cells = ["gru", "sarnn"]
@@ -78,9 +69,9 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     story = Story(tmp_path)
     # a worker is killed and, once a run is finished, the driver too
     process = story.start()
-    killed, worker = wait_for(story.at_work)
+    killed, worker = wait_until(story.at_work)
     os.kill(worker, signal.SIGKILL)
-    wait_for(story.finished)
+    wait_until(story.finished)
     process.kill()
     _, error = process.communicate()
     assert f"{killed.name}: its process was killed; it may have run out of memory; resuming it" in error
@@ -96,7 +87,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     # Ctrl-C on a terminal
     begun = time.time()
     process = story.start()
-    interrupted, _ = wait_for(lambda: story.at_work(begun))
+    interrupted, _ = wait_until(lambda: story.at_work(begun))
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
