@@ -215,9 +215,9 @@ def find_roles(
             "write them without marks"
         )
         warnings.warn(text, EdgernnWarning, stacklevel=2)
-    if not table.has_names and (columns := [name for name in left if name in texts]):
-        cell = next(filter(None, table.cells(columns[0])))
-        text = f"{source}: {some(columns)}: text such as {cell!r:.40}, so no channel; give the files a header"
+    if not table.has_names and (unnamed := [name for name in left if name in texts]):
+        cell = next(filter(None, table.cells(unnamed[0])))
+        text = f"{source}: {some(unnamed)}: text such as {cell!r:.40}, so no channel; give the files a header"
         warnings.warn(f"{text}, or remove the text", EdgernnWarning, stacklevel=2)
     if not chosen["features"] and (switches := [name for name in left if table.is_true_or_false(name)]):
         text = (
