@@ -57,6 +57,22 @@ def as_array(name: str, value: ArrayLike) -> Array:
         raise UsageError(f"{name}: expected an array, got {type(value).__name__} ({error}); pass an array") from None
 
 
+def in_order(name: str, values: Any, channels: Sequence[str]) -> Any:
+    """Return the columns of a DataFrame, or of each one in a list, in the order of the channels of a model.
+
+    UsageError is raised if a DataFrame lacks a channel, or has one twice. Other values are returned as they are.
+    """
+    if isinstance(values, list | tuple):
+        return [in_order(name, value, channels) for value in values]
+    if not hasattr(type(values), "columns"):
+        return values
+    columns = {channel: [column for column in values.columns if str(column) == channel] for channel in channels}
+    if wrong := [channel for channel in channels if len(columns[channel]) != 1]:
+        wanted, got = some(channels), some(map(str, values.columns))
+        raise UsageError(f"{name}: expected each of the columns {wanted} once, got {got}; add or rename {wrong[0]!r}")
+    return np.stack([as_array(name, values[columns[channel][0]]) for channel in channels], -1)
+
+
 def _has_masked_entries(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_has_masked_entries, value))
@@ -88,6 +104,7 @@ class InputCheck:
         size, self._vocabulary = model["input"]["size"], model["input"]["vocabulary"]
         self.channels: tuple[int, ...] = (size,) if self._vocabulary is None else ()
         self.words = self._vocabulary is not None
+        self._names: list[str] | None = info.get("channels")
         self.expected = f"word indices from 0 to {self._vocabulary - 1}" if self.words else "finite numbers"
         # F of a model with an imputer, whose x holds values, masks and times
         self._features = 0 if model.get("layer", {}).get("imputer") is None else size // 3
@@ -144,7 +161,7 @@ class InputCheck:
         `leading` names the axes before I: ("T", "B") for sequences, or ("B",) for one step. The axis B may be missing.
         A wrong dtype or shape raises UsageError.
         """
-        array = as_array("x", x)
+        array = as_array("x", x if self._names is None else in_order("x", x, self._names))
         expected, full = self.shape(*leading), len(leading) + len(self.channels)
         kind, kinds = ("whole numbers", "iu") if self.words else ("numbers", "fiub")
         if array.dtype.kind not in kinds:

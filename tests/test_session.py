@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 import onnx
+import polars
 import pytest
 import torch
 
@@ -628,3 +629,18 @@ def test_ragged_lists_and_complex_states_are_refused(tmp_path: pathlib.Path) -> 
             session.run(x)
     with pytest.raises(edgernn.UsageError, match="h: expected real numbers, got dtype complex128"):
         session.run_from(np.ones((2, 1, 3)), {session.state_names[0]: np.ones((1, 4)) * 1j})
+
+
+def test_the_columns_of_a_data_frame_are_taken_by_name(tmp_path: pathlib.Path) -> None:
+    names = ["ax", "ay", "az"]
+    to_onnx(edgernn.SequenceModel("gru", 3, 4, 2), tmp_path / "m.onnx", metadata={"channels": names})
+    x = np.random.default_rng(4).standard_normal((6, 3), np.float32)
+    frame = polars.DataFrame(x, schema=names)
+    swapped = frame.with_columns(label=1).select("label", "az", "ax", "ay")
+    session = Session(tmp_path / "m.onnx")
+    expected = session.run(x)
+    np.testing.assert_array_equal(session.run(swapped), expected)
+    np.testing.assert_array_equal(session.run(swapped, [4]), session.run(x, [4]))
+    np.testing.assert_array_equal(session.step(swapped[:2]), Session(tmp_path / "m.onnx").step(x[:2]))
+    with pytest.raises(edgernn.UsageError, match="x: expected each of the columns ax, ay, az once, got ax, az; add"):
+        session.run(frame.select("ax", "az"))

@@ -438,22 +438,6 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
     return padded(arrays)
 
 
-def in_order(name: str, values: Any, channels: Sequence[str]) -> Any:
-    """Return the columns of a DataFrame, or of each one in a list, in the order of the channels of a training.
-
-    UsageError is raised if a DataFrame lacks a channel, or has one twice. Other values are returned as they are.
-    """
-    if isinstance(values, list | tuple):
-        return [in_order(name, value, channels) for value in values]
-    if not hasattr(type(values), "columns"):
-        return values
-    columns = {channel: [column for column in values.columns if str(column) == channel] for channel in channels}
-    if wrong := [channel for channel in channels if len(columns[channel]) != 1]:
-        wanted, got = some(channels), some(map(str, values.columns))
-        raise UsageError(f"{name}: expected each of the columns {wanted} once, got {got}; add or rename {wrong[0]!r}")
-    return np.stack([_array(name, values[columns[channel][0]]) for channel in channels], -1)
-
-
 def _check_texts(name: str, cells: Iterable[Any]) -> None:
     if others := [cell for cell in cells if not isinstance(cell, str)]:
         raise UsageError(
