@@ -191,9 +191,8 @@ def find_roles(
         if settings.time == AUTO and not (channels and table.has_names):
             ids = table.text(sequence[0]).fill_null("").to_list() if sequence else None
             recordings = [rows for begin, end in files for _, rows in rows_of_sequences(begin, end, ids)]
-            rising = tuple(
-                name for name in features if all(rises(table.numbers(name, gaps=gaps)[rows]) for rows in recordings)
-            )
+            numbers = ((name, table.numbers(name, gaps=gaps)) for name in features)
+            rising = tuple(name for name, column in numbers if all(rises(column[rows]) for rows in recordings))
             if channels and len(features) - len(rising) != len(channels):
                 rising = ()
             times += rising
