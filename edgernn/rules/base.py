@@ -51,7 +51,7 @@ class UpdateRule(nn.Module):
     Attributes:
         name: Name on the command line.
         paper: Paper that the rule is from.
-        kind: Name of the kind, which selects the driver in the native library (`RuleKind`).
+        kind: Name of the kind, as in the native library's `RuleKind`.
         memory_size: Size of the states (`Memory`) that kernels of rules with equations support.
         by_hand: True if rules of this kind have no equations: kernels have the decisions of the library's own by hand.
         runs_programs: True if kernels run the kind's rules with a user's own cell, which they interpret.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread's view of its block and cluster: indices, synchronisation and shared memory. A class
-// with the same interface in tests/cpu_emulator.cc emulates it on the CPU.
+// with the same interface in tests/csrc/cpu_emulator.cc emulates it on the CPU.
 
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's interface to the GPU: memory, packing and launches. tests/cpu_emulator.cc implements
-// it on the CPU.
+// The host's interface to the GPU: memory, packing and launches. tests/csrc/cpu_emulator.cc
+// implements it on the CPU.
 //
 // All work is queued on the caller's stream; only Upload and Wait block until it is done.
 

@@ -139,7 +139,7 @@ struct Imputer;
 
 struct Kernel;
 
-// Runs any cell under the rules of one kind.
+// Runs any cell under some rules, see op/kernel_table.cc.
 struct Driver {
   std::uint64_t (*packed_bytes)(const Kernel&, const LayerSizes&);
   void (*pack)(const Kernel&, const LayerSizes&, const Weights&, void* packed);
