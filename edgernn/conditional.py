@@ -16,7 +16,7 @@ from edgernn.layer import RecurrentLayer, check_tensor, with_zero_gradients
 from edgernn.layer_trace import Recorder, Trace
 from edgernn.names import resolve
 from edgernn.rules.base import CellInputs, Decision, UpdateRule
-from edgernn.rules.scored import PerSample
+from edgernn.rules.kinds.scored import PerSample
 from edgernn.settings import bind, options_of, whole
 from edgernn.state_layout import StateLayout
 

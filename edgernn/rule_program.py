@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from edgernn.cells.base import State
 from edgernn.program import Program
 from edgernn.rules import PerSample
-from edgernn.rules.scored import Scored
+from edgernn.rules.kinds.scored import Scored
 from edgernn.tracing import check_gradient, trace
 
 # number of neurons in the small tensors that a rule is traced on, different from all their other sizes

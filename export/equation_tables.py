@@ -14,7 +14,7 @@ from edgernn.cell_table import OPTIONAL_BIAS, SIZES, TERMS, CellTable
 from edgernn.cells import COMPILED, Cell
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, PerColumn, PerSample, UpdateRule
-from edgernn.rules.scored import Scored
+from edgernn.rules.kinds.scored import Scored
 
 # I and H of the rules that are described; they differ, so that a weight's shape tells them apart
 _INPUT, _HIDDEN = 5, 7

@@ -17,7 +17,7 @@ import edgernn
 from edgernn.cells.base import State
 from edgernn.export import to_onnx
 from edgernn.nn import CausalConv1d, Conditional, Recurrent, budget, update_rate
-from edgernn.rules.scored import PerSample
+from edgernn.rules.kinds.scored import PerSample
 from edgernn.runtime import NetworkSession, Session
 from edgernn.runtime.packed import pack_file
 from tests.native import library

@@ -26,7 +26,7 @@ from edgernn.layer_trace import COUNT, LAST, Trace
 from edgernn.libraries import TRAIN
 from edgernn.program import ProgramError
 from edgernn.rules import RULES, PerColumn, UpdateRule
-from edgernn.rules.scored import Scored
+from edgernn.rules.kinds.scored import Scored
 
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer

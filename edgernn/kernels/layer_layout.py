@@ -14,7 +14,7 @@ from edgernn.kernels.pointwise import print_map
 from edgernn.kernels.rule import GateRule, NeuronRule, SampleRule, TimeRule
 from edgernn.rule_program import trace_rule
 from edgernn.rules import ByGate, PerColumn, PerSample, UpdateRule
-from edgernn.rules.scored import Scored
+from edgernn.rules.kinds.scored import Scored
 
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer

@@ -13,9 +13,9 @@ dense model cheaper without training it again. Choose `topk` if the time of a st
 update gate. Choose `clockwork` or `phased` if the data have known periods. `periodic` and `random` are baselines for
 learned rules: try `periodic` first. The weight λ of the penalty on updates trades a learned rule's accuracy for speed.
 With the training setting skip=SHARE, λ is adapted until the model skips this share of the updates.
-To add a rule: write its file, with the kind of its decisions as base class (modules `timed`, `scored`, `column` and
-`gate`), list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run `make docs`, which writes the
-header of its native kernels. See `docs/how-to/add-a-rule.md`, also for a new kind.
+To add a rule: write its file, with the kind of its decisions as base class (`kinds`), list it in RULES, add its
+equations in NumPy to `tests/oracle_rules.py`, and run `make docs`, which writes the header of its native kernels. See
+`docs/how-to/add-a-rule.md`, also for a new kind.
 """
 
 from edgernn.extras import needed_by
@@ -23,16 +23,16 @@ from edgernn.extras import needed_by
 with needed_by("edgernn.rules"):
     from edgernn.rules.always import Always
     from edgernn.rules.base import Decision, Memory, UpdateRule
-    from edgernn.rules.column import PerColumn
     from edgernn.rules.delta import Delta
     from edgernn.rules.fixed import Clockwork, Random
-    from edgernn.rules.gate import ByGate
+    from edgernn.rules.kinds.column import PerColumn
+    from edgernn.rules.kinds.gate import ByGate
+    from edgernn.rules.kinds.scored import PerNeuron, PerSample
+    from edgernn.rules.kinds.timed import Timed
     from edgernn.rules.periodic import Periodic
     from edgernn.rules.phased import Phased
-    from edgernn.rules.scored import PerNeuron, PerSample
     from edgernn.rules.selective import Selective
     from edgernn.rules.skip import Skip
-    from edgernn.rules.timed import Timed
     from edgernn.rules.topk import TopK
     from edgernn.rules.variable import Variable
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.column import PerColumn, Sending
 from edgernn.rules.decision import Decision, Memory, Rates
+from edgernn.rules.kinds.column import PerColumn, Sending
 
 
 class Send(torch.autograd.Function):

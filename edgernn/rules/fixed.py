@@ -9,7 +9,7 @@ from torch import Tensor
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.rules.decision import Rates
-from edgernn.rules.timed import Timed
+from edgernn.rules.kinds.timed import Timed
 
 # M is a prime for which k -> k^5 mod M is one-to-one; products of two numbers below M fit into 64 bits
 _M, _C = 2**31 - 1, 12345

@@ -10,7 +10,7 @@ from torch import Tensor
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.rules.decision import Memory, Rates
-from edgernn.rules.scored import PerSample
+from edgernn.rules.kinds.scored import PerSample
 
 INPUTS = ("mean", "last")
 # limit of periods: they are stored as float32, which is exact for whole numbers below it

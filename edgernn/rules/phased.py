@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.rules.timed import Timed
+from edgernn.rules.kinds.timed import Timed
 
 
 class Phased(Timed):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.rules.scored import PerNeuron
+from edgernn.rules.kinds.scored import PerNeuron
 
 BUDGETS = ("decisions", "likelihoods")
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.rules.decision import Memory, Rates
-from edgernn.rules.scored import PerSample
+from edgernn.rules.kinds.scored import PerSample
 
 
 class Skip(PerSample):

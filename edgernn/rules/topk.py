@@ -7,7 +7,7 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
 from edgernn.rules.base import Decision
-from edgernn.rules.gate import ByGate
+from edgernn.rules.kinds.gate import ByGate
 
 # limit of k: it is stored as float32, which is exact for whole numbers below it
 _NEURONS = 2**24

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.rules.decision import Decision, Rates
-from edgernn.rules.scored import PerNeuron
+from edgernn.rules.kinds.scored import PerNeuron
 
 
 class Variable(PerNeuron):

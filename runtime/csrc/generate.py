@@ -25,7 +25,7 @@ from edgernn.export.equation_tables import cell_forms, equation_tables
 from edgernn.program import MOST_VALUES, STORED_OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, PerColumn, PerSample, UpdateRule
-from edgernn.rules.scored import Scored
+from edgernn.rules.kinds.scored import Scored
 from print_equations import member_function
 
 CSRC = Path(__file__).resolve().parent
