@@ -314,9 +314,11 @@ def test_processes_of_other_settings_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_has_trained_with_others_leaves_their_group_alone():
-    held = "type('Held', (), {'__del__': lambda self: print('let go of', flush=True)})()"
+    # no cycle of objects, which a process that ends does not collect
+    held = "type('Held', (), {'__del__': partial(print, 'let go of', flush=True)})()"
     for kept in ([], ["held"]):
-        code = f"from edgernn.training import parallel; held = {held}; parallel._kept += [{', '.join(kept)}]"
+        code = "from functools import partial; from edgernn.training import parallel; "
+        code += f"held = {held}; parallel._kept += [{', '.join(kept)}]"
         code += "; import sys, edgernn.__main__ as m; sys.argv[1:] = ['cells', '--help']; m.run()"
         process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
         assert process.returncode == 0, process.stderr
