@@ -15,10 +15,22 @@ Array = NDArray[Any]
 STANDARD = ("", "ai.onnx")
 # operators that move, mask or convert numbers; an initial state that comes from an input through these alone is carried
 # from call to call
-MOVES = set(
-    """Identity Slice Split Gather GatherElements GatherND Squeeze Unsqueeze Reshape Flatten Transpose Concat Expand
-    Tile Pad ScatterElements ScatterND If Mul Div Add Sub Sum Neg Where Clip Min Max Dropout Cast CastLike""".split()  # noqa: SIM905
-)
+MOVES = {
+    *(
+        "Identity",
+        "Slice",
+        "Split",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Squeeze",
+        "Unsqueeze",
+        "Reshape",
+        "Flatten",
+    ),
+    *("Transpose", "Concat", "Expand", "Tile", "Pad", "ScatterElements", "ScatterND", "If"),
+    *("Mul", "Div", "Add", "Sub", "Sum", "Neg", "Where", "Clip", "Min", "Max", "Dropout", "Cast", "CastLike"),
+}
 # types of a carried state
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
