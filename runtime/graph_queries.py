@@ -48,7 +48,8 @@ def values_read(node: onnx.NodeProto) -> set[str]:
 
 def nodes_for(nodes: Sequence[onnx.NodeProto], names: Iterable[str], ends: Iterable[str] = ()) -> list[onnx.NodeProto]:
     """Return the nodes that compute values with these names, in their order; those of `ends` are taken as computed."""
-    wanted, needed, known = {*names}, list[onnx.NodeProto](), {*ends}
+    # an input or output that is left out has an empty name
+    wanted, needed, known = {*names}, list[onnx.NodeProto](), {*ends, ""}
     for node in reversed(nodes):
         if not wanted.isdisjoint({*node.output} - known):
             needed.append(node)

@@ -446,6 +446,15 @@ def test_recurrent_operators_within_a_step(op, gates, attributes, direction):
     assert_equals_runtime(net, *results, net(op, "x", *weights, hidden_size=H, direction=direction, **attributes))
 
 
+def test_a_node_that_nothing_reads_is_left_out():
+    """An input that is left out has the name of an output that is left out, and is not that output."""
+    net = Net(x=[3, 1, 3])
+    net("GRU", "x", normal(1, 12, 3), normal(1, 12, 4), hidden_size=4, activations=["Affine", "Affine"], outputs=2)
+    net.nodes[-1].output[:] = ["", "unread"]
+    y, _ = net("GRU", "x", normal(1, 12, 3), normal(1, 12, 4), "", "", outputs=2, hidden_size=4)
+    assert assert_equals_runtime(net, y).names == ["RECURRENT"]
+
+
 @pytest.mark.parametrize(("op", "gates", "attributes"), RECURRENT)
 @pytest.mark.parametrize("layout", ["one", "packed", "interleaved"])
 def test_states_of_recurrent_operators(op, gates, attributes, layout):

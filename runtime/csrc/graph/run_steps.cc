@@ -60,10 +60,6 @@ void Copy(const CopyLoop* loops, std::int64_t count, const float* from, float* t
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Returns how many of the steps behind a branch do not run, and counts the work of those that do.
 [[gnu::cold]] std::int64_t SkippedBy(const Step& base, const StepCall& call) {
   const auto& branch = static_cast<const BranchStep&>(base);
