@@ -111,7 +111,8 @@ def _chosen(
     """
     nodes = list(nodes)
     always = nodes_for(nodes, [runs, *memory], held)
-    inside = [node for node in nodes_for(nodes, held) if all(node is not other for other in always)]
+    outside = {id(node) for node in always}
+    inside = [node for node in nodes_for(nodes, held) if id(node) not in outside]
     late, first, last = {*held}, list[onnx.NodeProto](), list[onnx.NodeProto]()
     for node in always:
         follows = not late.isdisjoint(values_read(node))

@@ -283,10 +283,10 @@ class _Encoder:
     def _between_margins(self, step: Linear | Depthwise) -> tuple[int, ...]:
         """Return begin and end of the floats that a linear map reads and that are not always zero, if others are."""
         value = step.source.value
-        written = [view.extent() for other in self._graph.steps for view in other.writes() if view.value is value]
-        if isinstance(step, Depthwise) or not value.padded or not written:
+        if isinstance(step, Depthwise) or not value.padded:
             return ()
-        return min(first for first, _ in written), 1 + max(last for _, last in written)
+        written = [view.extent() for other in self._graph.steps for view in other.writes() if view.value is value]
+        return (min(first for first, _ in written), 1 + max(last for _, last in written)) if written else ()
 
     def _pointwise(self, step: Pointwise) -> None:
         results = [result for result, _ in step.results]
