@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation of trained models with other settings of their task: `edgernn evaluate`."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -312,16 +313,52 @@ def test_data_of_the_training_keep_their_split(own, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
+def test_the_hash_of_files_that_earlier_versions_wrote_is_accepted(own, tmp_path):
+    run = shutil.copytree(own / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    files = sorted((own / "data").glob("*/*.csv"))
+    hashes = [(path.relative_to(own / "data"), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    lines = "".join(f"{path.as_posix()} {value}\n" for path, value in hashes)
+    config["task"]["fingerprint"] = hashlib.sha256(lines.encode()).hexdigest()
+    (run / "config.json").write_text(json.dumps(config))
+    for data in (None, own / "data"):
+        assert evaluate_model(run, data=data)["metrics"] == evaluate_model(own / "run")["metrics"]
+    assert main(["train", "--resume", "--out", str(run)]) == 0
+
+
+def test_a_relative_path_of_data_counts_from_the_folder_of_the_training(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    (tmp_path / "began").mkdir()
+    monkeypatch.chdir(tmp_path / "began")
+    np.savez("data.npz", x=np.random.default_rng(0).normal(size=(20, 5, 1)), y=np.arange(20) % 2)
+    run = train("data.npz", "gru", out=tmp_path / "run", settings={"hidden_size": 4, "steps": 2})
+    # other data of the same relative path
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.zeros((20, 5, 1)), y=np.arange(20) % 2)
+    assert evaluate_model(Path("run"))["metrics"]["cross_entropy"] == pytest.approx(run["cross_entropy"])
+    assert main(["train", "--resume", "--out", "run"]) == 0
+    # the folder of the training was moved, too
+    (tmp_path / "began").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved")
+    assert evaluate_model(tmp_path / "run")["metrics"]["cross_entropy"] == pytest.approx(run["cross_entropy"])
+    Path("data.npz").unlink()
+    with pytest.raises(
+        EdgernnError, match=r"file or folder: data\.npz, .* relative to .*began: restore the data, or run"
+    ):
+        evaluate_model(tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore::edgernn.errors.EdgernnWarning")
 def test_data_that_changed_after_the_training_have_no_test_part(own, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = shutil.copytree(own / "run", tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | {"source": "data"}))
+    (run / "config.json").write_text(json.dumps(config | {"source": "data", "folder": str(tmp_path)}))
     shutil.copytree(own / "data", "data")
     assert evaluate_model(run)["metrics"] == evaluate_model(own / "run")["metrics"]
     recordings(Path("data"), ("up",), 1, count=1)
     for function in (evaluate_model, scorer(run)):
-        with pytest.raises(EdgernnError, match="run: expected the data of its training in data, got others, and it "):
+        with pytest.raises(EdgernnError, match=r"run: expected the data of its training in .*data, got others, and"):
             function(run)
 
 
@@ -334,6 +371,7 @@ def test_data_of_another_kind_are_refused(own, tmp_path):
     # a run with a relative path, in another folder
     run = shutil.copytree(own / "run", tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
+    del config["folder"]
     (run / "config.json").write_text(json.dumps(config | {"source": "data"}))
     with pytest.raises(EdgernnError, match=r"no such file or folder: data, .* relative to the folder of the training"):
         evaluate_model(run)
@@ -343,8 +381,12 @@ def test_data_of_another_kind_are_refused(own, tmp_path):
 def test_new_arrays_have_labels_of_the_training_or_their_own_test_part(tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "data.npz", x=rng.normal(size=(20, 5, 1)), y=np.arange(20) % 3)
+    arrays = {"x": rng.normal(size=(20, 5, 1)), "y": np.arange(20) % 3}
+    np.savez(tmp_path / "data.npz", **arrays)
     train(str(tmp_path / "data.npz"), "gru", out=tmp_path / "run", settings={"hidden_size": 4, "steps": 2})
+    # those of the training in another file
+    np.savez_compressed(tmp_path / "again.npz", **arrays)
+    assert evaluate_model(tmp_path / "run", data=tmp_path / "again.npz")["data"] is None
     x, y = rng.normal(size=(12, 7, 1)).astype(np.float32), np.arange(12) % 2
     np.savez(tmp_path / "new.npz", x=x, y=y)
     model, _ = load_model(tmp_path / "run")

@@ -790,6 +790,10 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
         results.append(run["cross_entropy"])
         assert run.evaluate(frame.lazy() if name == "polars" else frame)["accuracy"] == run["accuracy"] == 1
     assert results[0] == results[1]
+    # data of the training keep their split, in any format and order of columns
+    pl.DataFrame(columns).select(list(columns)[::-1]).write_csv(tmp_path / "again.csv")
+    again = evaluate_model(run.path, data=tmp_path / "again.csv")
+    assert (again["data"], again["metrics"]) == (None, run.evaluate())
     # channels are taken by their names, and arrays by place, in any form
     swapped, array = pl.DataFrame(x[0], schema=["u", "v"]).select("v", "u"), x[0].astype(">f4")
     expected = run.predict(x[0]).y

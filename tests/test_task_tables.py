@@ -138,7 +138,7 @@ def test_longer_files_are_cut(tmp_path):
 def write_recordings(folder, header="Time (s),ax,ay", start=0.0):
     """Write a recording of each of two classes with a column of time, an accelerated x axis and an y axis."""
     for seed, name in enumerate(["a", "b"] * 6):
-        rows = np.random.default_rng(seed).normal(size=(8, 3)).round(3)
+        rows = np.random.default_rng(seed).normal(start, size=(8, 3)).round(3)
         rows[:, 0] = start + np.arange(8) / 50
         places = {"Time (s)": 0, "": 0, "ax": 1, "ay": 2}
         columns = [places[column] for column in (header or "Time (s),ax,ay").split(",")]
@@ -461,11 +461,15 @@ def test_names_of_channels_go_from_training_to_every_later_reading(tmp_path, mon
     with pytest.warns(EdgernnWarning, match=r"none\.csv: no header; its columns are taken as ay, ax, in this order"):
         run_file(model, tmp_path / "none.csv", tmp_path / "w.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "w.npy"), np.load(tmp_path / "y.npy"))
+    # the data of the training, stored in another order
+    metric = evaluate_model(run)["metrics"]["cross_entropy"]
+    write_recordings(source, "ax,ay,Time (s)")
+    assert evaluate_model(run)["metrics"]["cross_entropy"] == metric
     # new data, with columns in two orders
     for name, header in (("a", "ay,Time (s),ax"), ("b", "ax,ay,Time (s)")):
         write_recordings(tmp_path / name, header, start=1.0)
     metrics = [evaluate_model(run, data=tmp_path / name)["metrics"]["cross_entropy"] for name in "ab"]
-    assert metrics[0] == metrics[1]
+    assert metrics[0] == metrics[1] != metric
     write_recordings(source, "ax,Time (s)")
     with pytest.raises(EdgernnError, match=r"expected the column 'ay' of the training, got ax, .*; did you mean 'ax'"):
         evaluate_model(run)

@@ -34,7 +34,7 @@ from edgernn.runtime.input_check import in_order
 from edgernn.settings import as_word
 from edgernn.signals import Interrupted, delaying
 from edgernn.steering import Steering
-from edgernn.store import kept_cell, load_any, save_weights
+from edgernn.store import kept_cell, load_any, read_config, save_weights
 from edgernn.training.config import Settings
 from edgernn.training.evaluate import evaluate, scorer
 from edgernn.training.frozen import freeze
@@ -294,6 +294,10 @@ def train(
         # the caller's random generator is restored at the end
         stack.enter_context(torch.random.fork_rng(devices=[]))
         record = plan.record(command, size)
+        if resume and (path / CONFIG).is_file():
+            kept = read_config(path)["task"]["fingerprint"]
+            if kept in plan.task.fingerprints:
+                record["task"]["fingerprint"] = kept
         _check_same(group, record)
         group.first(lambda: stack.enter_context(hold_folder(run.path, wait)))
         resuming = shlex.join([*command, "--resume"])

@@ -14,7 +14,7 @@ from edgernn.files import CONFIG
 from edgernn.model import RecurrentModel
 from edgernn.settings import bind, fields_of
 from edgernn.store import model_config, read_config
-from edgernn.training.run_directory import kept_source
+from edgernn.training.run_directory import kept_path
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.sources import Split
@@ -69,23 +69,27 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
         EdgernnError: The data are missing, or a user's own data have changed since the training.
     """
     config = read_config(run)
-    kept = config.get("source") and kept_source(run, config["source"])
+    kept, folder = (config.get(key) and kept_path(run, config, config[key]) for key in ("source", "data"))
     if kept and not Path(kept).exists():
-        hint = "" if Path(kept).is_absolute() else "; the path is relative to the folder of the training: run it there"
+        place = config.get("folder", "the folder of the training")
+        hint = (
+            "" if Path(kept).is_absolute() else f"; the path is relative to {place}: restore the data, or run it there"
+        )
         raise EdgernnError(f"{run}: no such file or folder: {kept}, the data of its training{hint}")
     kind, source = find_task(kept or config["task"]["name"])
     model = model_config(config, run / CONFIG)
     task = with_settings(kind, config["task"]["settings"], settings or {}, model)
-    folder = data or (Path(config["data"]) if config.get("data") else None)
     # csv files are read in the order of the training
     task.channels = config["task"]["channels"]
-    task.open(source or folder, config["seed"])
+    task.open(source or data or (folder and Path(folder)), config["seed"])
     # settings may change which sounds are read
     has_same_parts = task.fingerprint is not None or not settings
-    if kept and has_same_parts and (task.fingerprint or task.train.fingerprint) != config["task"]["fingerprint"]:
+    if kept and has_same_parts and config["task"]["fingerprint"] not in task.fingerprints:
+        hint = f", leave out {', '.join(settings)}" if settings else ""
         raise EdgernnError(
             f"{run}: expected the data of its training in {kept}, got others, and it may have been trained on some of "
-            "their test part; restore the data, or test it on new data of another name with edgernn evaluate --data"
+            f"their test part; restore the data{hint}, or test it on new data of another name with edgernn evaluate "
+            "--data"
         )
     return task
 

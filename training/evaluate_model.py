@@ -20,7 +20,7 @@ from edgernn.settings import split_words
 from edgernn.store import load_any, read_config
 from edgernn.training.evaluate import evaluate, open_task, with_settings
 from edgernn.training.plan import choose
-from edgernn.training.run_directory import RunDirectory
+from edgernn.training.run_directory import RunDirectory, kept_path
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.base import REGRESSION, Task
 
@@ -103,7 +103,7 @@ def _open_run(
     """Open the task of a training run on its own test data, or on new `data`, and return these, or else None."""
     config = read_config(run)
     trained, source = config["task"], config.get("source")
-    if data is None or source is None or data.resolve() == Path(source).resolve():
+    if data is None or source is None or data.resolve() == Path(kept_path(run, config, source)).resolve():
         return open_task(run, data, settings), None
     if not data.exists():
         raise EdgernnError(f"data: no such file or folder: {data}; check the path")
@@ -118,7 +118,7 @@ def _open_run(
         labels, numbers = "labels of classes", "numbers to predict"
         expected, got = (labels, numbers) if task.objective.metric == REGRESSION.metric else (numbers, labels)
         raise UsageError(f"data: {data}: expected {expected}, as in the training, got {got}; correct the targets")
-    if task.fingerprint == trained["fingerprint"]:
+    if trained["fingerprint"] in (task.fingerprint, task.older_fingerprint):
         # most of these sequences were trained on
         task = with_settings(kind, trained["settings"], settings, model)
         task.channels = trained["channels"]

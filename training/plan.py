@@ -34,7 +34,7 @@ from edgernn.training.tasks.sources import Source
 # keys of config.json about the machine; a resumed run may differ in them
 MACHINE = ("edgernn", "torch", "threads", "processes", "machine")
 # all keys of config.json in which a resumed run may differ
-_FREE = (*MACHINE, "command", "source", "data")
+_FREE = (*MACHINE, "command", "folder", "source", "data")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Plan:
         task = {
             "name": self.task_name,
             "settings": asdict(self.task),  # type: ignore[call-overload]
-            "fingerprint": self.task.fingerprint or self.task.train.fingerprint,
+            "fingerprint": self.task.fingerprints[0],
             "classes": self.task.classes,
             "channels": self.task.channels,
             **({} if self.task.reading is None else {"reading": self.task.reading}),
@@ -128,6 +128,7 @@ class Plan:
             "processes": processes,
             "machine": processor(),
             "command": command,
+            "folder": str(Path.cwd()),
             "seed": self.seed,
             "device": self.device,
             "source": self.source and str(self.source),

@@ -372,10 +372,14 @@ class RunDirectory:
             self._on_log(line)
 
 
-def kept_source(run: Path, source: str) -> str:
-    """Return the path of a training's own data, in the run itself if they were in memory: a run may be moved."""
-    kept = run / Path(source).name
-    return str(kept) if kept.name in DATA and kept.is_file() else source
+def kept_path(run: Path, config: Mapping[str, Any], path: str) -> str:
+    """Return the path of a training's data, which may be relative to the folder in which it was started.
+
+    Data that were in memory are in the run itself, which may be moved. `config` is the content of its config.json.
+    """
+    kept = run / Path(path).name
+    started = kept if kept.name in DATA and kept.is_file() else Path(config.get("folder", ""), path)
+    return str(started) if started.exists() else path
 
 
 def _as_text(value: Any) -> str:

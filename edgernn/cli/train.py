@@ -65,7 +65,7 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
     from edgernn.cell_files import copy_of, is_cell_file
     from edgernn.errors import EdgernnError, UsageError
     from edgernn.store import read_config
-    from edgernn.training.run_directory import kept_source
+    from edgernn.training.run_directory import kept_path
 
     if options["out"] is None:
         raise UsageError(
@@ -87,7 +87,10 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
         )
     for name in ("task", "cell", "network", "rule", "seed", "data", "devices"):
         options[name] = started[name]
-    options["task"] = kept_source(options["out"], started["task"])
+    if config.get("source"):
+        options["task"] = kept_path(options["out"], config, config["source"])
+    if config.get("data"):
+        options["data"] = Path(kept_path(options["out"], config, config["data"]))
     if click.get_current_context().get_parameter_source("device") is not ParameterSource.COMMANDLINE:
         options["device"] = config.get("device", started["device"])
         if options["device"] == "cuda" and not _has_gpu():

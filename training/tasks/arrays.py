@@ -5,6 +5,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from edgernn.training.formats import read_npz
 from edgernn.training.tasks.folders import sorted_names
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first, warn_of_copies
-from edgernn.training.tasks.sources import is_counted
+from edgernn.training.tasks.sources import fingerprint, is_counted
 
 _MAX_LABEL = 2**31 - 1
 # floats that are whole numbers are probably class labels if each stands for this many sequences on average
@@ -60,7 +61,7 @@ class Arrays(OwnData):
 
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         arrays = read_npz(source)
-        self.fingerprint = hashlib.sha256(source.read_bytes()).hexdigest()
+        self.older_fingerprint = hashlib.sha256(source.read_bytes()).hexdigest()
         letters = "x" if self.predict == NEXT else "xy"
         x: dict[str, Tensor] = {}
         y: dict[str, Tensor] = {}
@@ -94,6 +95,8 @@ class Arrays(OwnData):
             warnings.warn(text, EdgernnWarning, stacklevel=2)
         if "classes" in arrays:
             self.classes = _names(source, arrays["classes"], y, self.classes)
+        parts = ((part, x[part], y.get(part), self._lengths.get(part)) for part in x)
+        self.fingerprint = fingerprint(chain((self.classes,), *parts))
         return x, y
 
 

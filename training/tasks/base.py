@@ -236,8 +236,9 @@ class Task(abc.ABC):
         mean, std: Mean and standard deviation of each input channel; the model standardises x by them.
         vocabulary: Number of words if the input is word indices, else None.
         solved: Value of the main metric at which the task counts as solved, or None.
-        fingerprint: Hash of the data, for config.json. None: `train.fingerprint`, the hash of the training part, is
-            written instead.
+        fingerprint: Hash of the data as they are read, in the order of the channels. None: `train.fingerprint`, the
+            hash of the training part, takes its place.
+        older_fingerprint: Hash of the bytes of a user's own files, which runs of earlier versions have, or None.
         classes: Names of the labels, or None.
         channels: Names of the input channels in their order, or None. To open the data of a trained model, they are set
             before `open`.
@@ -276,6 +277,7 @@ class Task(abc.ABC):
     vocabulary: int | None = None
     solved: float | None = None
     fingerprint: str | None = None
+    older_fingerprint: str | None = None
     classes: Sequence[str] | None = None
     channels: Sequence[str] | None = None
     reading: Mapping[str, Any] | None = None
@@ -285,6 +287,11 @@ class Task(abc.ABC):
     train: Source
     validation: Split
     test: Split
+
+    @property
+    def fingerprints(self) -> tuple[str | None, str | None]:
+        """Hash of the data for config.json, and the one that runs of earlier versions have there."""
+        return self.fingerprint or self.train.fingerprint, self.older_fingerprint
 
     @abc.abstractmethod
     def open(self, source: Path | None, seed: int) -> None:

@@ -115,7 +115,7 @@ def _table_files(folder: Path) -> list[Path]:
     return sorted(path for path in paths if path.name not in (LABELS, TARGETS))
 
 
-def fingerprint(source: Path, paths: Iterable[Path]) -> str:
+def files_fingerprint(source: Path, paths: Iterable[Path]) -> str:
     """Return a hash of the names and contents of files in a folder."""
     digest = hashlib.sha256()
     for path in sorted(paths):

@@ -88,7 +88,7 @@ class OwnData(Folds, Augmentation, Task):
 
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Read the user's data; set `fingerprint` (a hash of the data), and `classes` if the labels have names.
+        """Read the user's data; set `fingerprint` and `older_fingerprint`, and `classes` if the labels have names.
 
         The result is two dicts from part to tensor, x and y. The parts are "train", which is required, "validation" and
         "test". The x of a part is (N, T, I), for N sequences. Its y is int64 labels (N,) or (N, T), or float32 numbers

@@ -4,7 +4,7 @@
 import abc
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -159,6 +159,18 @@ class EpochOrder:
         if epoch != self._epoch:
             self._epoch, self._members = epoch, self._draw(np.random.default_rng([*self._key, epoch]))
         return self._members[i * batch_size : (i + 1) * batch_size]
+
+
+def fingerprint(items: Iterable[Tensor | str | Sequence[str] | None]) -> str:
+    """Return the SHA-256 of tensors and texts, in their order."""
+    digest = hashlib.sha256()
+    for item in items:
+        if isinstance(item, Tensor):
+            digest.update(repr((item.shape, item.dtype)).encode())
+            digest.update(item.contiguous().numpy().data)
+        else:
+            digest.update(repr(item).encode())
+    return digest.hexdigest()
 
 
 class Sequences(Source, Split):

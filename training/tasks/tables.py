@@ -4,7 +4,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -32,7 +32,7 @@ from edgernn.runtime.timeline import (
 )
 from edgernn.settings import Expected
 from edgernn.training.formats.tables import CSV, PARQUET, Table, read_tables
-from edgernn.training.tasks.folders import Files, fingerprint, list_files, part_folders, sorted_names
+from edgernn.training.tasks.folders import Files, files_fingerprint, list_files, part_folders, sorted_names
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import (
     HELD_OUT,
@@ -44,6 +44,7 @@ from edgernn.training.tasks.parts import (
     warn_of_left_out,
 )
 from edgernn.training.tasks.roles import AUTO, ColumnSettings, Roles, find_roles, is_pattern
+from edgernn.training.tasks.sources import fingerprint
 
 SEQUENCE, STEP = "sequence", "step"
 _PARTS = ("train", "validation", "test")
@@ -129,7 +130,7 @@ class Tables(ColumnSettings, OwnData):
         # refuses files above the memory, before they are hashed
         table = read_tables(source, paths)
         used = [*paths, *(path for part in files.values() for path in part.by_file)]
-        self.fingerprint = fingerprint(source.parent if source.is_file() else source, used)
+        self.older_fingerprint = files_fingerprint(source.parent if source.is_file() else source, used)
         if self.reading is not None and not table.has_names and len(self.reading["columns"]) == len(table.names):
             # of a trained model, by place
             frame = table.frame.rename(dict(zip(table.names, self.reading["columns"], strict=True)))
@@ -266,6 +267,13 @@ class Tables(ColumnSettings, OwnData):
                 times = None if seconds is None else seconds[rows]
                 targets = None if y is None else y[rows]
                 recordings.append(Recording(title, group, parts[file], rows, x[rows], targets, times))
+        # one file may be saved again under another name
+        named = source.is_dir() or ids is not None
+        content = (
+            (r.name if named else "", r.part, groups and groups[r.rows[0]], *map(_tensor, (r.x, r.y, r.seconds)))
+            for r in recordings
+        )
+        self.fingerprint = fingerprint(chain((self.classes,), *content))
         return recordings
 
     def _row_targets(
@@ -447,6 +455,10 @@ class Tables(ColumnSettings, OwnData):
             parts = "; ".join(f"{part} {some(self.division[part])}" for part in _PARTS)
             lines.append(f"split by {self.division['by']}: {parts}")
         return lines
+
+
+def _tensor(array: npt.NDArray[Any] | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)
 
 
 def _names(table: Table, column: str) -> list[str]:

@@ -25,10 +25,10 @@ from edgernn.training.formats import read_cifar10
 from edgernn.training.papers.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.papers.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
 from edgernn.training.papers.networks.pieces import NOT_OF_A_LAYER, without_imputer
-from edgernn.training.papers.tasks.unrolls import ImageSplit, Unrolls, channel_scales, fingerprint
+from edgernn.training.papers.tasks.unrolls import ImageSplit, Unrolls, channel_scales
 from edgernn.training.tasks.base import CLASSIFICATION, SAMPLES, Means, Score, Task, work
 from edgernn.training.tasks.images import SIDE, LabelledImages, MnistRows
-from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+from edgernn.training.tasks.sources import Batch, Sequences, Split, fingerprint, random_split
 
 OPTIMISEES = ("mlp", "resnet")
 META_LOSSES = ("mean", "change")
@@ -153,7 +153,7 @@ class LearningToLearn(Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         parts = self._read_mnist(source, seed) if self.optimisee == "mlp" else self._read_cifar10(source, seed)
-        self.fingerprint = fingerprint(parts)
+        self.fingerprint = fingerprint(tensor for part in parts for tensor in part)
         scales = channel_scales(parts[0][0])
         self.images, self.validation, self.test = (ImageSplit(x, y, *scales) for x, y in parts)
         self.train = self._unrolls(_TRAIN, self.run_steps, seed)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches for learning to learn: a batch has the image minibatches of some training steps of one classifier."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -37,15 +36,6 @@ class ImageSplit(Split):
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
         for chosen in torch.split(torch.arange(len(self)), size):
             yield self.take(chosen)
-
-
-def fingerprint(parts: Sequence[tuple[Tensor, Tensor]]) -> str:
-    """Compute the SHA-256 of several parts of a data set, each a pair of images and labels."""
-    digest = hashlib.sha256()
-    for tensor in (tensor for part in parts for tensor in part):
-        digest.update(repr((tensor.shape, tensor.dtype)).encode())
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
