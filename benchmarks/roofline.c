@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The processor's upper bounds, with registers of LANES floats: a shared library that roofline.py
- * compiles and loads. */
+ * compiles with LANES, PANEL and REMAINDER, and loads. */
 
 #include <stdint.h>
 
-/* registers of sums: enough to hide the latency of a multiply-add, few enough for 16 registers */
-enum { PANEL = 12, REMAINDER = 4 };
 typedef float Vec __attribute__((vector_size(4 * LANES), may_alias));
 
 /* Computes one panel of y = R h, which is `width` registers high; returns the end of its weights.
@@ -37,8 +35,8 @@ void matvec(const float* packed, int64_t rows, int64_t columns, float* h, float*
   }
 }
 
-/* Runs 12 independent multiply-adds of registers `repeats` times. The result keeps them from being
- * left out. */
+/* Runs PANEL independent multiply-adds of registers `repeats` times. The result keeps them from
+ * being left out. */
 float multiply_add(int64_t repeats) {
   Vec sums[PANEL];
   for (int i = 0; i < PANEL; ++i) sums[i] = (float)i - (Vec){0};

@@ -22,7 +22,8 @@ from edgernn.runtime.library import instruction_set
 from edgernn.runtime.probes import probes
 from edgernn.runtime.stepper import Stepper, aligned
 
-# height in vector registers of most panels of the packed matrix, and of the panels with the remaining rows
+# height in vector registers of most panels of the packed matrix, and of the panels with the remaining rows; the sums
+# of a panel hide the latency of a multiply-add, and fit 16 registers
 PANEL, REMAINDER = 12, 4
 # floats in a register of an instruction set, and options of the compiler; four floats in all others
 _REGISTERS = {"avx512": (16, ("-mavx512f", "-mfma")), "avx2": (8, ("-mavx2", "-mfma"))}
@@ -38,6 +39,7 @@ def library() -> tuple[ctypes.CDLL, int]:
     with tempfile.TemporaryDirectory() as folder:
         file, source = f"{folder}/roofline.so", str(Path(__file__).with_suffix(".c"))
         flags = ["-shared", "-fPIC", "-O3", "-ffp-contract=fast", f"-DLANES={lanes}", *options]
+        flags += [f"-DPANEL={PANEL}", f"-DREMAINDER={REMAINDER}"]
         subprocess.run(["cc", *flags, source, "-o", file], check=True)
         loaded = ctypes.CDLL(file)
     pointer, number = ctypes.c_void_p, ctypes.c_int64

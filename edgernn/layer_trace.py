@@ -101,7 +101,7 @@ class Recorder:
 
     def recurrent_layers(self) -> "list[RecurrentLayer]":
         """List the layers in the order of their records."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: expected a method recurrent_layers(); define it")
 
     def record(self, traces: list[Trace]) -> None:
         """Keep the records of a call."""

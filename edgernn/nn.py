@@ -220,7 +220,8 @@ class Recurrent(_Recurrent):
 
         Returns:
             The output of the last layer (T, B, H · directions), in the layout of x, and the last state, in the layout
-            of `state`: one tensor if there is only one, else a tuple.
+            of `state`: one tensor if there is only one, else a tuple in the order of `state_names`. The rule may have
+            tensors in it: take h as `state[0]` and those of an LSTM as `h, c = state[:2]`, but pass the whole state on.
 
         Raises:
             UsageError: Shapes that do not fit, or lengths outside 1 to T.
@@ -426,8 +427,10 @@ def convert(module: nn.Module, **settings: Any) -> Conversion:
     """Put `Recurrent` and `RecurrentCell` in place of nn.GRU, LSTM, RNN and their cells anywhere in a module.
 
     Weights are kept, and so are calls, outputs and states. A module that is used in several places stays one. Under a
-    rule with states of its own, such as delta, these follow those of the cell in a returned state. A call may pass the
-    states of the cell alone, as a network does that makes its first state: the rule then starts anew.
+    rule with states of its own, such as delta, these follow those of the cell in a returned state. In the network,
+    `h, c = state` becomes `h, c = state[:2]`, and `h = state` of a GRU becomes `h = state[0]`; `h[-1]` without it is a
+    state of the rule. A call may pass the states of the cell alone, as a network does that makes its first state: the
+    rule then starts anew.
 
     Args:
         module: The module, which is not changed.

@@ -57,6 +57,11 @@ def as_array(name: str, value: ArrayLike) -> Array:
         raise UsageError(f"{name}: expected an array, got {type(value).__name__} ({error}); pass an array") from None
 
 
+def is_frame(values: object) -> bool:
+    """True if the values are a DataFrame of polars or pandas, or another table with named columns."""
+    return hasattr(type(values), "columns")
+
+
 def in_order(name: str, values: Any, channels: Sequence[str]) -> Any:
     """Return the columns of a DataFrame, or of each one in a list, in the order of the channels of a model.
 
@@ -64,7 +69,7 @@ def in_order(name: str, values: Any, channels: Sequence[str]) -> Any:
     """
     if isinstance(values, list | tuple):
         return [in_order(name, value, channels) for value in values]
-    if not hasattr(type(values), "columns"):
+    if not is_frame(values):
         return values
     columns = {channel: [column for column in values.columns if str(column) == channel] for channel in channels}
     if wrong := [channel for channel in channels if len(columns[channel]) != 1]:

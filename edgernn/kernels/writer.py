@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base of the generator of Triton kernels: the parts that the forward and the backward kernel of a layer share."""
 
+import abc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -99,7 +100,7 @@ def padded(length: int) -> int:
     return max(16, 1 << (length - 1).bit_length())
 
 
-class KernelSource:
+class KernelSource(abc.ABC):
     """Base class of generators of the source of one Triton kernel.
 
     Most methods append lines to the source, and their docstrings say what these lines do. Other methods return an
@@ -138,8 +139,9 @@ class KernelSource:
             self.body()
         return "\n".join([*self._lines, ""])
 
+    @abc.abstractmethod
     def body(self) -> None:
-        raise NotImplementedError
+        """Append the code of the kernel."""
 
     def _flags(self) -> str:
         return ", ".join(f"{name}: tl.constexpr" for name in self.flags)
@@ -330,8 +332,9 @@ class KernelSource:
             if self.is_held(product):
                 self.put(f"{product.name} = rounded({self.tile(product)}, PRECISION)")
 
+    @abc.abstractmethod
     def tile(self, product: Product) -> str:
-        raise NotImplementedError
+        """Return the expression of the whole weights of a product, as they stand in memory."""
 
     def multiply(self, total: str, factor: str, product: Product) -> None:
         """Append code that adds the matrix product of the tile `factor` and the weights of `product` to `total`.

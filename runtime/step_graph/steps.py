@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of a plan: what each reads and writes, and how much it computes."""
 
+import abc
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ class Operand:
 
 
 @dataclass(eq=False)
-class Step:
+class Step(abc.ABC):
     """A step of a plan. `reads` and `writes` list what it touches, `macs` counts its multiply-adds.
 
     Attributes:
@@ -41,11 +42,13 @@ class Step:
     node = ""
     branches: tuple["Branch", ...] = field(default=(), init=False)
 
+    @abc.abstractmethod
     def reads(self) -> Iterator[View]:
-        raise NotImplementedError
+        """Iterate over what it reads."""
 
+    @abc.abstractmethod
     def writes(self) -> Iterator[View]:
-        raise NotImplementedError
+        """Iterate over what it writes."""
 
     @property
     def macs(self) -> int:

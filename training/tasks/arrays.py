@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.files import write_arrays
-from edgernn.runtime.input_check import as_array, warn_of_rounding
+from edgernn.runtime.input_check import as_array, is_frame, warn_of_rounding
 from edgernn.runtime.timeline import IGNORED, padded
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.folders import sorted_names
@@ -278,7 +278,7 @@ def save_data(data: Any, folder: Path) -> Path:
     Raises:
         UsageError: The data are of another type, or the arrays of a list do not fit each other.
     """
-    if hasattr(type(data), "columns"):
+    if is_frame(data):
         _as_polars(data).write_parquet(path := folder / "data.parquet")
         return path
     if isinstance(data, Mapping):
@@ -424,7 +424,7 @@ def stacked(name: str, values: Any) -> tuple[Array, npt.NDArray[np.int64] | None
     values = list(values)
     if not values:
         raise UsageError(f"{name}: expected at least one sequence, got none; add some")
-    columns = [list(value.columns) for value in values if hasattr(type(value), "columns")]
+    columns = [list(value.columns) for value in values if is_frame(value)]
     if others := [names for names in columns if names != columns[0]]:
         raise UsageError(
             f"{name}: expected the columns {some(map(str, columns[0]))} in this order in each table, got "
