@@ -3,7 +3,7 @@
 
 A header is a first row without any number. Every cell below it is a number, which may be in quotes; an empty cell or
 line, `#`, or another minus sign than "-" is an error. Columns are matched by their names. A column of time is no
-channel: one with the name of a time, or one that rises from row to row.
+channel: one with the name of a time, or one that rises from row to row (`rises`).
 """
 
 import csv
@@ -26,6 +26,11 @@ from edgernn.files import check_content
 Values = npt.NDArray[np.float64]
 # number of lines from which the separator of cells is found
 _SAMPLE_LINES = 50
+# days of this century and of most of the last one after 1899, as in spreadsheets, and after the year 0, as in MATLAB
+_DAYS = ((20_000, 75_000), (710_000, 767_000))
+# smaller numbers HHMMSS, before one o'clock, may be counts of other things
+_LEAST_CLOCK = 10_000
+_HALF_A_DAY = 43_200
 
 
 class OtherNames:
@@ -319,5 +324,26 @@ def _warn(text: str) -> None:
 
 
 def rises(column: Values) -> bool:
-    """True if a column (N,) of several rows rises from row to row, as a time does."""
-    return len(column) > 1 and bool((np.diff(column) > 0).all())
+    """True if a column (N,) of several rows rises from row to row, as a time does.
+
+    A time may repeat: one as HHMMSS, which falls at midnight alone, and one in days with a fraction, as in spreadsheets
+    and in MATLAB.
+    """
+    steps = np.diff(column)
+    if not len(steps) or (steps > 0).all():
+        return len(steps) > 0
+    if not steps.any():
+        return False
+    if (seconds := of_the_day(column)) is not None and column.max() >= _LEAST_CLOCK:
+        steps = np.diff(seconds)
+        return bool(((steps >= 0) | (steps < -_HALF_A_DAY)).all())
+    is_days = any(least < column.min() and column.max() < most for least, most in _DAYS) and (column % 1 != 0).any()
+    return bool(is_days and (steps >= 0).all())
+
+
+def of_the_day(column: Values) -> Values | None:
+    """Return the seconds of the day of times HHMMSS (N,), with or without a fraction, or None if a number is none."""
+    hours, minutes, seconds = column // 10000, column // 100 % 100, column % 100
+    if not ((hours >= 0) & (hours < 24) & (minutes < 60) & (seconds < 60)).all():
+        return None
+    return np.asarray(hours * 3600 + minutes * 60 + seconds)

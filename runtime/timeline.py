@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError, EdgernnWarning, some
-from edgernn.runtime.csv_table import Dialect
+from edgernn.runtime.csv_table import Dialect, of_the_day
 
 # label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
 IGNORED = -1
@@ -61,7 +61,8 @@ _YEAR_LAST = re.compile(r"(?P<a>\d{1,2})[-/.](?P<b>\d{1,2})[-/.](?P<year>\d{4})(
 _MONTHS = 12
 # cells of columns that have the date and the time of day apart; spreadsheets write a date with midnight
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})(?:[T ]+00?:00(?::00(?:\.0+)?)?)?$")
-_TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?$")
+_TIME_OF_DAY = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2}|\s*[AaPp]\.?[Mm]\.?)?$")
+_HALF_DAY = re.compile(r"(.*\d)\s*([AaPp])\.?[Mm]\.?$")
 
 Numbers = npt.NDArray[np.float64]
 Targets = npt.NDArray[Any]
@@ -302,7 +303,7 @@ def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
 def fall_remedy(steps: Numbers) -> str:
     """Return what to do about the first negative difference (T - 1,) of successive times in seconds."""
     fall = -float(steps[(steps < 0).argmax()])
-    usual = float(np.median(steps[steps >= 0])) if (steps >= 0).any() else fall
+    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else fall
     for period, remedy in (
         (86400, "times of day begin again at midnight: write the date before them, as in 2026-01-31 00:00:00"),
         (3600, "local times repeat an hour at the end of summer time: write UTC, or the offset as in 02:00:00+01:00"),
@@ -407,9 +408,9 @@ def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool 
 
     Args:
         name: Name of the column. A word such as ms in it is the unit of numbers.
-        cells: The N cells: numbers, dates and times in ISO form, or dates with the year last, as in 31/01/2026 12:00.
-            Those are taken as day and month, unless a second number above 12 says that the month is first; a warning
-            names dates that could be either.
+        cells: The N cells: numbers, also as HHMMSS; dates and times in ISO form, or with AM or PM; or dates with the
+            year last, as in 31/01/2026 12:00. Those are taken as day and month, unless a second number above 12 says
+            that the month is first; a warning names dates that could be either.
         dialect: Format of the numbers.
         warn: Warn of numbers without a unit that may have another one than that taken.
 
@@ -426,6 +427,8 @@ def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool 
         unit = _unit(name) or next((unit for least, unit in _SIZES if size > least), "s")
         first, scale = dialect.exact(cells[0]), _scale(name, unit)
         seconds = np.array([float((dialect.exact(cell) - first) * scale) for cell in cells])
+        if _unit(name) is None and (clock := of_the_day(numbers)) is not None and _is_more_even(clock, numbers):
+            return clock - clock[0]
         if warn and _unit(name) is None and not _EPOCH[0] < size * float(scale) < _EPOCH[1]:
             step = float(np.median(np.abs(np.diff(seconds)))) if len(seconds) > 1 else 0
             # milliseconds since a start, or another count of seconds since 1970; days as in spreadsheets
@@ -443,6 +446,19 @@ def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool 
     except ValueError:
         return None
     return np.array([(moment - moments[0]).total_seconds() for moment in moments])
+
+
+def _is_more_even(clock: Numbers, numbers: Numbers) -> bool:
+    """True if times HHMMSS rise more evenly as seconds of the day than as they are: 120100 follows 120059."""
+    steps, others = np.diff(clock), np.diff(numbers)
+    if (2 * steps < -86400).any():
+        # midnight
+        return True
+    rises = steps > 0
+    if not rises.any():
+        return False
+    even, uneven = (float(values.max() / np.median(values)) for values in (steps[rises], others[rises]))
+    return even < uneven
 
 
 def first_without_time(name: str, cells: Sequence[str | None], dialect: Dialect) -> int:
@@ -474,6 +490,11 @@ def _is_moment(cell: str) -> bool:
 
 def _moment(cell: str, months_first: bool) -> datetime:
     """Return the date and time in a cell, of a time of day in 1970; raise ValueError for other text."""
+    if half := _HALF_DAY.match(cell):
+        moment = _moment(half[1], months_first)
+        if not 1 <= moment.hour <= 12:
+            raise ValueError(cell)
+        return moment.replace(hour=moment.hour % 12 + 12 * (half[2] in "Pp"))
     if match := _YEAR_FIRST.match(cell) or _YEAR_LAST.match(cell):
         month, day = (match["a"], match["b"]) if months_first or match.re is _YEAR_FIRST else (match["b"], match["a"])
         rest = match["rest"] or "00:00"

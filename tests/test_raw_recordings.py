@@ -860,13 +860,20 @@ def test_times_as_text():
     assert seconds("2026-01-31T12:00:00+02:00", "2026-01-31T11:00:00Z") == [0, 3600]
     assert seconds("5", "7", name="t (ms)") == [0, 0.002]
     assert seconds("1764300000000", "1764300001000") == [0, 1]
+    assert seconds("11:59:59 AM", "12:00:01.5 PM", "1:00 p.m.") == [0, 2.5, 3601]
+    assert seconds("31/01/2026 12:30am", "01/02/2026 12:00:00 PM") == [0, 127_800]
+    # 120000 follows 115959, unless steps are even without that
+    assert seconds("115958", "115958", "115959", "120000", "120001") == [0, 0, 1, 2, 3]
+    assert seconds("095959.5", "100000.0", "100000.5") == [0, 0.5, 1]
+    assert seconds("10000", "10100", "10200") == [0, 100, 200]
+    assert seconds("115958", "115959", "120000", name="t (ms)") == [0, 0.001, 4.042]
     # the day is first, unless a number says otherwise
     assert seconds("31/01/2026 12:00", "01/02/2026 12:00") == [0, 86400]
     assert seconds("01/31/2026", "02/01/2026") == [0, 86400]
     assert seconds("13.01.2026 8:00:00", "13.01.2026 8:00:02") == [0, 2]
     with pytest.warns(EdgernnWarning, match="when: dates such as 01/02/2026 are taken as day, month and year; write"):
         assert seconds("01/02/2026", "02/02/2026") == [0, 86400]
-    for cells in (("13/01/2026", "01/13/2026"), ("2026-01-32",), ("soon",), ("",), ("31/01/2026 8:00 PM",)):
+    for cells in (("13/01/2026", "01/13/2026"), ("2026-01-32",), ("soon",), ("",), ("31/01/2026 13:00 PM",)):
         assert seconds(*cells) is None
 
 

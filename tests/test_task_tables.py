@@ -9,7 +9,7 @@ import pytest
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.export.run import export_run
-from edgernn.runtime.run_file import run_file
+from edgernn.runtime.run_file import read, run_file
 from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.tables import Tables
@@ -167,6 +167,42 @@ def test_a_time_is_no_channel_unless_one_says_so(tmp_path, header, said):
             opened(Tables(time="ax"), tmp_path)
     with pytest.raises(UsageError, match=r"time: expected a column of .*, got 'clock', none of .*; correct the"):
         opened(Tables(time="clock"), tmp_path)
+
+
+TIMES = {
+    "HHMMSS": lambda tick: f"{115958 + 4041 * (tick > 7) + tick // 4}",
+    "midnight": lambda tick: f"{235958 + tick // 4 if tick < 8 else tick // 4 - 2}",
+    "days of spreadsheets": lambda tick: f"{46000.25 + tick / 4 / 86400:.5f}",
+    "days of MATLAB": lambda tick: f"{739648.25 + tick / 4 / 86400:.5f}",
+    "AM and PM": lambda tick: f"11:59:{58 + tick // 4} AM" if tick < 8 else f"12:00:0{tick // 4 - 2} PM",
+}
+
+
+@pytest.mark.parametrize("form", TIMES)
+def test_a_time_in_another_form_is_no_channel(tmp_path, form):
+    for i in range(12):
+        x = np.random.default_rng(i).normal(size=(12, 2)).round(3)
+        rows = [f"{TIMES[form](tick)},{a},{b}" for tick, (a, b) in enumerate(x)]
+        (tmp_path / f"{i}.csv").write_text("\n".join(rows) + "\n")
+    if form == "midnight":
+        with pytest.raises(EdgernnError, match=r"got 0; times of day begin again at midnight: write the date"):
+            opened(Tables(predict="next"), tmp_path)
+        return
+    task = opened(Tables(predict="next"), tmp_path)
+    assert task.input_size == 2
+    # half of the rows and more repeat the time
+    assert task.summary[1] == "time: column 1"
+    if form != "AM and PM":
+        with pytest.warns(EdgernnWarning, match=r"0\.csv: taken as time, not as a channel: column 1"):
+            values = read(tmp_path / "0.csv", count=2)
+        np.testing.assert_array_equal(values, np.random.default_rng(0).normal(size=(12, 2)).round(3))
+
+
+def test_a_count_that_repeats_is_a_channel(tmp_path):
+    for i in range(12):
+        rows = np.c_[12345 + np.arange(8) // 2 * (i + 9), np.random.default_rng(i).normal(size=8).round(3)]
+        write_csv(tmp_path / f"{i}.csv", rows)
+    assert opened(Tables(predict="next"), tmp_path).input_size == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*the same numbers in:edgernn.errors.EdgernnWarning")

@@ -60,9 +60,9 @@ class ColumnSettings:
 
     - `time`: Column of the time, which is not a channel: its name; or none if all columns are channels; or auto for
       columns with a name such as time, timestamp, t or date, else the one column of dates and times, and for those that
-      rise from row to row in all files, or in all sequences of them. A column of dates and one of times of day are
-      joined.
-      Times are seconds, dates and times in ISO form, or another unit that the name has, as in `t (ms)`.
+      rise from row to row in all files, or in all sequences of them. Times HHMMSS and days with a fraction, as in
+      spreadsheets, may repeat. A column of dates and one of times of day are joined. Times are seconds, HHMMSS, dates
+      and times in ISO form or with AM or PM, or another unit that the name has, as in `t (ms)`.
     - `label`: Column of the class of each row. Default: the one column named label or class, or the one of text.
     - `targets`: Columns of target numbers, separated by commas. Default: the one column named target, if any.
     - `sequence`: Column that tells the sequences of a file apart. Default: the one column named sequence or recording.
