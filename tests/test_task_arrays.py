@@ -166,6 +166,16 @@ def test_standardisation_is_that_of_the_training_part(tmp_path):
     assert task.std[0] == pytest.approx(part[..., 0].std(correction=0).item(), rel=1e-6)
 
 
+def test_a_channel_that_is_a_time_is_named(tmp_path):
+    x, lengths = inputs(), np.full(40, 5)
+    x[:, :, 0], x[:, :, 2] = 115958 + np.arange(5) // 2 * 4042, np.arange(5)
+    x[3, 4:], lengths[3] = 0, 4
+    with pytest.warns(
+        EdgernnWarning, match=r"rises from step to step .*, as a time does: x\[\.\.\., 0\], x\[\.\.\., 2\]"
+    ):
+        opened(Arrays(), save(tmp_path, x=x, y=np.zeros(40), lengths=lengths))
+
+
 def test_a_changed_file_has_another_fingerprint(tmp_path):
     one = opened(Arrays(), save(tmp_path, x=inputs(), y=np.zeros(40))).fingerprint
     assert one != opened(Arrays(), save(tmp_path, x=inputs(), y=np.ones(40))).fingerprint

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.files import write_arrays
+from edgernn.runtime.csv_table import rises
 from edgernn.runtime.input_check import as_array, is_frame, warn_of_rounding
 from edgernn.runtime.timeline import IGNORED, padded
 from edgernn.training.formats import read_npz
@@ -85,7 +86,7 @@ class Arrays(OwnData):
             x[part] = finite(f"{source}: {names[0]}", array)
             if part == "train":
                 warn_of_rounding(f"{source}: x", array)
-                _warn_of_time(source, x[part], padding)
+                _warn_of_time(source, array, padding)
             if self.predict != NEXT:
                 y[part] = _targets(source, names[1], arrays[names[1]], x[part], padding)
         _check_parts(source, x, y)
@@ -121,11 +122,12 @@ def _names(path: Path, array: Array, y: dict[str, Tensor], trained: Sequence[str
     return names
 
 
-def _warn_of_time(path: Path, x: Tensor, padding: Array | None) -> None:
+def _warn_of_time(path: Path, x: Array, padding: Array | None) -> None:
     """Warn of channels of x (N, T, I) that rise from step to step in all sequences, as a time does."""
-    rises = x.diff(dim=1) > 0
-    rises = rises.flatten(0, 1) if padding is None else rises[torch.from_numpy(~padding[:, 1:])]
-    if rising := rises.all(0).nonzero().flatten().tolist() if len(rises) else []:
+    ends = np.full(len(x), x.shape[1]) if padding is None else (~padding).sum(1)
+    sequences = [sequence[:end] for sequence, end in zip(x, ends, strict=True) if end > 1]
+    rising = [i for i in range(x.shape[2]) if all(rises(rows[:, i].astype(np.float64)) for rows in sequences)]
+    if sequences and rising:
         channels = ", ".join(f"x[..., {i}]" for i in rising)
         text = f"{path}: rises from step to step in all sequences, as a time does: {channels}; leave a time out"
         warnings.warn(text, EdgernnWarning, stacklevel=2)
