@@ -343,6 +343,8 @@ def rises(column: Values) -> bool:
 
 def of_the_day(column: Values) -> Values | None:
     """Return the seconds of the day of times HHMMSS (N,), with or without a fraction, or None if a number is none."""
+    if not np.isfinite(column).all():
+        return None
     hours, minutes, seconds = column // 10000, column // 100 % 100, column % 100
     if not ((hours >= 0) & (hours < 24) & (minutes < 60) & (seconds < 60)).all():
         return None

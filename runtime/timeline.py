@@ -428,7 +428,7 @@ def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool 
         first, scale = dialect.exact(cells[0]), _scale(name, unit)
         seconds = np.array([float((dialect.exact(cell) - first) * scale) for cell in cells])
         if _unit(name) is None and (clock := of_the_day(numbers)) is not None and _is_more_even(clock, numbers):
-            return clock - clock[0]
+            return np.asarray(clock - clock[0])
         if warn and _unit(name) is None and not _EPOCH[0] < size * float(scale) < _EPOCH[1]:
             step = float(np.median(np.abs(np.diff(seconds)))) if len(seconds) > 1 else 0
             # milliseconds since a start, or another count of seconds since 1970; days as in spreadsheets

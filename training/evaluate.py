@@ -81,7 +81,7 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
     task = with_settings(kind, config["task"]["settings"], settings or {}, model)
     # csv files are read in the order of the training
     task.channels = config["task"]["channels"]
-    task.open(source or data or (folder and Path(folder)), config["seed"])
+    task.open(source or data or (Path(folder) if folder else None), config["seed"])
     # settings may change which sounds are read
     has_same_parts = task.fingerprint is not None or not settings
     if kept and has_same_parts and config["task"]["fingerprint"] not in task.fingerprints:
