@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import gpu_ops
+from benchmarks.cuda_calls import CudaCalls
 from benchmarks.gpu_forms import forms
 from benchmarks.gpu_workers import Handler, Item, reason, serve
 from edgernn.errors import EdgernnError
@@ -26,7 +27,6 @@ from edgernn.kernels import common, gpu, graphs
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
 from edgernn.rules import RULES, PerColumn
-from edgernn.runtime.cuda import CudaLibrary
 
 # allowed error of a gradient relative to its largest value, by the precision of matrix products
 TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
@@ -227,8 +227,8 @@ def _parts(run: Callable[[Marks], None], device: str, calls: int) -> list[float]
 
 
 @cache
-def _library(path: str, device: str) -> CudaLibrary:
-    library = CudaLibrary(path)
+def _library(path: str, device: str) -> CudaCalls:
+    library = CudaCalls(path)
     if device != "cpu" and (why := library.missing()) is not None:
         raise EdgernnError(f"the CUDA library cannot use a GPU: {why}; run nvidia-smi to check GPU and driver")
     return library

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.cuda_calls import CudaCalls, Sizes
 from benchmarks.gpu_forms import GROUPS, Form, forms
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
-from edgernn.runtime.cuda import CudaLibrary, Sizes
 from edgernn.runtime.library import cuda_library_path
 
 # absolute error of y and the states, which are of order 1
@@ -45,7 +45,7 @@ class PackedLayer:
         device: The device of the weights, cuda or cpu.
     """
 
-    def __init__(self, library: CudaLibrary, layer: RecurrentLayer, form: Form, device: str) -> None:
+    def __init__(self, library: CudaCalls, layer: RecurrentLayer, form: Form, device: str) -> None:
         from edgernn.export.layer_functions import layer_weights
 
         self._library, self._layer, self._device = library, layer, device
@@ -81,7 +81,7 @@ class PackedLayer:
 
 
 def check(
-    library: CudaLibrary, op: str, form: Form, shapes: Iterable[tuple[int, int, int, int]], device: str
+    library: CudaCalls, op: str, form: Form, shapes: Iterable[tuple[int, int, int, int]], device: str
 ) -> dict[str, Any]:
     """Compare a CUDA kernel with the same layer in torch, in float64: outputs, states and numbers of updated neurons.
 
@@ -104,7 +104,7 @@ def check(
     return entry
 
 
-def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], device: str) -> float | None:
+def _error(library: CudaCalls, form: Form, shape: tuple[int, int, int, int], device: str) -> float | None:
     T, B, I, H = shape
     layer = form.layer(I, H).to(device)
     x = torch.randn(T, B, I, device=device)
@@ -127,7 +127,7 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
     return max(errors) if all(error == error for error in errors) else float("nan")
 
 
-def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
+def calls(library: CudaCalls, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
     """Build the functions to time: each runs a forward pass with I = 2, in torch or by a kernel of `library`.
 
     The sizes are `T`, `B` and `H`. The result is a dict from name to function, for torch.nn.GRU and LSTM and for the
@@ -168,12 +168,12 @@ def sanitize(tool: str, seconds: float) -> dict[str, Any]:
     return {"tool": tool, "passed": done.returncode == 0, "said": (done.stdout + done.stderr)[-1000:]}
 
 
-def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
+def main(library: CudaCalls | None = None, device: str = "cuda") -> int:
     """Compare the CUDA kernels that are listed in SMALL with torch layers, and print the errors.
 
     Returns the exit status: 0 if all pass, else 1.
     """
-    library, known = library or CudaLibrary(cuda_library_path()), forms()
+    library, known = library or CudaCalls(cuda_library_path()), forms()
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)
         return 1

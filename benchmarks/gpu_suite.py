@@ -28,6 +28,7 @@ import torch
 
 from benchmarks import gpu_ops
 from benchmarks.build_cuda import find_or_build
+from benchmarks.cuda_calls import CudaCalls
 from benchmarks.gpu_cases import cases
 from benchmarks.gpu_forms import forms
 from benchmarks.gpu_items import TOLERANCES, VARIANTS, handlers, has_kernel, timed
@@ -39,7 +40,6 @@ from edgernn.errors import EdgernnError
 from edgernn.kernels import common
 from edgernn.machine import processor
 from edgernn.rules import RULES
-from edgernn.runtime.cuda import CudaLibrary
 
 TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "deltagru", "d-gru", "gru-before", "irc-gru", "eins")
 # rows of papers' tables whose training is timed
@@ -233,7 +233,7 @@ class Suite:
 
     def ops(self) -> None:
         """Check the kernels of the CUDA library."""
-        kernels, known = CudaLibrary(self._wait_for_library()).kernels(), forms()
+        kernels, known = CudaCalls(self._wait_for_library()).kernels(), forms()
         names = [name for name, form in known.items() if form.kernel_name in kernels]
         self._tell({"kernels": len(kernels), "unknown": sorted(kernels - {known[name].kernel_name for name in names})})
         order = dict.fromkeys([*gpu_ops.SMALL, *gpu_ops.TIMED, *(n for at in range(7) for n in names[at::7])])

@@ -13,11 +13,11 @@ import onnxruntime
 import pytest
 import torch
 
+from benchmarks.cuda_calls import Sizes
 from benchmarks.gpu_forms import form_name, forms
 from edgernn.export.layer_functions import layer_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.runtime import library_path
-from edgernn.runtime.cuda import Sizes
 from edgernn.runtime.device import PROVIDER
 from tests.kernel_builds import compiler
 
@@ -148,7 +148,7 @@ def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any)
 
 
 class TorchLibrary:
-    """A CudaLibrary on CPU memory by torch's loop. `error` is added to y, and the last `unwritten` steps are not."""
+    """A CudaCalls on CPU memory by torch's loop. `error` is added to y, and the last `unwritten` steps are not."""
 
     def __init__(self, kernels: str, error: float = 0.0, unwritten: int = 0) -> None:
         self._kernels, self._error, self._unwritten = kernels, error, unwritten

@@ -16,10 +16,10 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from benchmarks.cuda_calls import CudaCalls, Sizes
 from benchmarks.gpu_forms import ON_GPU
 from edgernn.cells import COMPILED
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.cuda import CudaLibrary, Sizes
 from tests import oracle
 from tests.kernel_builds import build, incremental_build, need
 from tests.native import MARGIN, OPS, VARIANTS, Inputs, draw, draw_call, layer, oracle_result, session
@@ -52,12 +52,12 @@ def path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def emulated(path: Path) -> CudaLibrary:
-    return CudaLibrary(path)
+def emulated(path: Path) -> CudaCalls:
+    return CudaCalls(path)
 
 
 @pytest.fixture
-def set_geometry(emulated: CudaLibrary):
+def set_geometry(emulated: CudaCalls):
     """A function that sets the launch geometry until the test ends."""
 
     def set_geometry(*geometry: int) -> None:
@@ -72,7 +72,7 @@ def address(array: np.ndarray) -> int:
 
 
 def run(
-    library: CudaLibrary, cell: str, rule: str, weights: Inputs, feed: Inputs, in_place: bool = False
+    library: CudaCalls, cell: str, rule: str, weights: Inputs, feed: Inputs, in_place: bool = False
 ) -> list[np.ndarray]:
     """Run the op; return y, the states, updates and macs. in_place: Final states overwrite initial states."""
     T, B, I = feed["X"].shape
@@ -407,7 +407,7 @@ def test_library_is_compiled_for_gpus(emulated, tmp_path, capsys) -> None:
         # 512 threads have no more registers
         assert usage.registers == 128, usage
         assert usage.spilled <= 200, usage
-    library = CudaLibrary(built)
+    library = CudaCalls(built)
     assert library.kernels() == emulated.kernels()
     why = library.missing()
     if why is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgernn.runtime.cuda import CudaLibrary
+from benchmarks.cuda_calls import CudaCalls
 from tests.native import Inputs, draw, draw_call, oracle_result
 from tests.test_cuda import GEOMETRIES, assert_equal, emulated, path, run, set_geometry
 
@@ -56,7 +56,7 @@ def random_walk(steps: int, inputs: int) -> np.ndarray:
     return x.astype(np.float32)
 
 
-def run_long(library: CudaLibrary, cell: str, steps: int) -> tuple[float, float]:
+def run_long(library: CudaCalls, cell: str, steps: int) -> tuple[float, float]:
     """Run a stream in calls of 100 steps, and return the largest error of the sums and the share of updates."""
     weights, feed = draw(cell, "delta", 16, 3), draw_call(cell, "delta", 16, 3, 1, 1)
     weights["rule_theta_x"][:], weights["rule_theta_h"][:] = 0.5, 0.02

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import edgernn
+from benchmarks.cuda_calls import CudaCalls, Sizes
 from edgernn.runtime import Session, library
-from edgernn.runtime.cuda import CudaLibrary, Sizes
 from edgernn.runtime.run_file import run_file
 from tests import fake_gpu
 from tests.models import assert_threads_get_the_same, exported
@@ -248,7 +248,7 @@ def addresses(*arrays):
 
 
 def test_the_library_gets_what_it_is_given(fake):
-    cuda, sizes = CudaLibrary(fake), Sizes(3, 5, 2)
+    cuda, sizes = CudaCalls(fake), Sizes(3, 5, 2)
     assert cuda.kernels() == {"gru", "lstm", "gru+selective", "lstm+selective"}
     assert cuda.missing() is None
     assert cuda.packed_bytes("gru", sizes) == 30502
@@ -270,7 +270,7 @@ def test_the_library_gets_what_it_is_given(fake):
 
 
 def test_the_library_refuses_in_its_own_words(fake):
-    cuda, sizes = CudaLibrary(fake), Sizes(3, 5)
+    cuda, sizes = CudaCalls(fake), Sizes(3, 5)
     with pytest.raises(edgernn.EdgernnError, match=r"^CUDA: no such stream$"):
         cuda.pack("gru", sizes, [], 0, stream=13)
     other: list[str] = []
@@ -304,10 +304,10 @@ def test_the_library_refuses_in_its_own_words(fake):
 )
 def test_wrong_arguments_are_named(fake, call, message):
     with pytest.raises(edgernn.UsageError, match=message):
-        call(CudaLibrary(fake))
+        call(CudaCalls(fake))
 
 
 def test_another_library_is_named(tmp_path):
     for path in (library.library_path(), tmp_path / "none.so"):
         with pytest.raises(edgernn.EdgernnError, match="expected the CUDA library of this version"):
-            CudaLibrary(path)
+            CudaCalls(path)

@@ -154,7 +154,7 @@ def test_steps_tell_times_and_resources(suite, few, monkeypatch):
 
 def test_kernels_of_the_library_are_checked_and_timed(suite, monkeypatch):
     library = TorchLibrary("gru other")
-    monkeypatch.setattr(gpu_suite, "CudaLibrary", lambda path: library)
+    monkeypatch.setattr(gpu_suite, "CudaCalls", lambda path: library)
     monkeypatch.setattr(gpu_items, "_library", lambda path, device: library)
     suite.run(["ops", "inference"], 60, lambda line: None)
     first, *checks, last = entries_of(suite)
