@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import kernels, read_model
+from edgernn.runtime.input_check import as_array
 from edgernn.runtime.interface import next_values
 from edgernn.runtime.library import SCHEMA, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_session
@@ -189,12 +190,7 @@ class NetworkSession:
 
     def _read(self, name: str, value: ArrayLike) -> Array:
         declared = self._inputs[name]
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise UsageError(
-                f"{name}: expected an array, got {type(value).__name__} ({error}); pass an array"
-            ) from None
+        array = as_array(name, value)
         dtype = _TYPES.get(declared.type)
         same = [axis for axis in zip(declared.shape, array.shape, strict=False) if type(axis[0]) is not int]
         fits = len(same) + sum(a == b for a, b in zip(declared.shape, array.shape, strict=False)) >= array.ndim
