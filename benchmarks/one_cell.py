@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from benchmarks.page import page
 from benchmarks.suite import FULL, run_suite
 from edgernn.bench.case import Case
-from edgernn.bench.page import page
 from edgernn.config import ModelConfig
 from edgernn.progress import Progress
 

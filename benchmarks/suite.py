@@ -20,9 +20,9 @@ from benchmarks.contenders import ORT, measure
 from benchmarks.load import GROUP as LOAD
 from benchmarks.load import LIMIT, measure_load
 from benchmarks.own_cell import OwnGRU
+from benchmarks.page import page
 from benchmarks.peers import PEERS
 from edgernn.bench.case import BEST, COMPILED, DENSE, FLOAT32, PORTABLE, ROOFLINE, Case, Target
-from edgernn.bench.page import page
 from edgernn.bench.provenance import machine
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError

@@ -42,6 +42,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.page import page as performance_page
+from benchmarks.page import section as performance_section
 from benchmarks.skip_curve import table as skip_table
 from benchmarks.skip_streams import table as skip_streams_table
 from benchmarks.skip_work import table as skip_work_table
@@ -72,8 +74,6 @@ from benchmarks.training_steps import table as training_table
 from benchmarks.worst_steps import table as worst_steps_table
 from docs.reference_pages import c_api, cells, cli, described, escaped
 from edgernn.bench.gpu_cases import gpu_page
-from edgernn.bench.page import page as performance_page
-from edgernn.bench.page import section as performance_section
 from edgernn.cells import CELLS, Cell
 from edgernn.cli.cell_costs import cell_costs, table
 from edgernn.cli.settings_help import task_doc

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 import edgernn
 from benchmarks.one_cell import main as one_cell
+from benchmarks.page import page
 from benchmarks.suite import CASES, QUICK, chosen, run_suite
 from edgernn.bench.case import BEST, Case, Target, described
-from edgernn.bench.page import page
 from edgernn.cli.frame import main
 from edgernn.config import CellConfig, InputConfig, LayerConfig, ModelConfig
 from edgernn.progress import Silent
