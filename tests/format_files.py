@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from edgernn.training.formats.physionet import OUTCOMES, PARAMETERS
+from edgernn.training.papers.formats.physionet import OUTCOMES, PARAMETERS
 from tests.training_helpers import PACK
 
 

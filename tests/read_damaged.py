@@ -241,7 +241,7 @@ def _svhn(folder: Path) -> None:
 
 
 def _read_svhn(folder: Path) -> None:
-    from edgernn.training.formats import read_svhn
+    from edgernn.training.papers.formats import read_svhn
 
     for path in sorted(folder.iterdir()):
         read_svhn(path)

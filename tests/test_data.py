@@ -16,7 +16,8 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.csv_table import Dialect
 from edgernn.runtime.wav import read_wav
 from edgernn.training.datasets.find import find_either, find_files
-from edgernn.training.formats import read_cifar10, read_csv, read_idx, read_npz, read_physionet, read_svhn, read_text
+from edgernn.training.formats import read_csv, read_idx, read_npz, read_text
+from edgernn.training.papers.formats import read_cifar10, read_physionet, read_svhn
 from tests.format_files import (
     RECORD,
     ROWS,

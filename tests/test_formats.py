@@ -11,9 +11,10 @@ from edgernn.byte_source import read_all
 from edgernn.errors import EdgernnError
 from edgernn.training.datasets import SETS
 from edgernn.training.datasets.find import find_either, find_files, locate, places
-from edgernn.training.formats import read_cifar10, read_csv, read_physionet, read_svhn, read_text
-from edgernn.training.formats.mat import read_mat
-from edgernn.training.formats.physionet import PARAMETERS
+from edgernn.training.formats import read_csv, read_text
+from edgernn.training.papers.formats import read_cifar10, read_physionet, read_svhn
+from edgernn.training.papers.formats.mat import read_mat
+from edgernn.training.papers.formats.physionet import PARAMETERS
 from tests.format_files import (
     CLASSES,
     RECORD,

@@ -8,26 +8,19 @@ that is invalid raises an EdgernnError, which names the file, the expected conte
 
 from edgernn.npz import read_npz
 from edgernn.runtime.csv_table import CsvTable
-from edgernn.training.formats.colour_images import Images, read_cifar10, read_svhn
 from edgernn.training.formats.csv_text import read_csv, read_numbers, read_text
 from edgernn.training.formats.hapt import read_hapt
 from edgernn.training.formats.idx import read_idx
-from edgernn.training.formats.physionet import Stays, read_physionet
 from edgernn.training.formats.wfdb import WfdbRecord, read_wfdb
 
 __all__ = [
     "CsvTable",
-    "Images",
-    "Stays",
     "WfdbRecord",
-    "read_cifar10",
     "read_csv",
     "read_hapt",
     "read_idx",
     "read_npz",
     "read_numbers",
-    "read_physionet",
-    "read_svhn",
     "read_text",
     "read_wfdb",
 ]

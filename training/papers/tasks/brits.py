@@ -17,7 +17,7 @@ from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.datasets.find import find_either
-from edgernn.training.formats import read_physionet
+from edgernn.training.papers.formats import read_physionet
 from edgernn.training.papers.gaps import with_gaps
 from edgernn.training.papers.networks.brits import BRITS, filled_by
 from edgernn.training.papers.tasks.stays import FEATURES, died, hold_out, hourly, stratified_parts

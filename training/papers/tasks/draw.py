@@ -19,7 +19,8 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import replacing
 from edgernn.model import RecurrentModel
 from edgernn.training.datasets.find import find_files
-from edgernn.training.formats import read_idx, read_svhn
+from edgernn.training.formats import read_idx
+from edgernn.training.papers.formats import read_svhn
 from edgernn.training.papers.networks.draw import ENCODERS, Draw
 from edgernn.training.papers.networks.pieces import NOT_OF_A_LAYER, check_in_parts, without_imputer
 from edgernn.training.tasks.base import SAMPLES, Means, Score, Task, work

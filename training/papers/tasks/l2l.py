@@ -21,7 +21,7 @@ from edgernn.model import RecurrentModel
 from edgernn.training.datasets import SETS
 from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import CIFAR10_SUBSET
-from edgernn.training.formats import read_cifar10
+from edgernn.training.papers.formats import read_cifar10
 from edgernn.training.papers.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.papers.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
 from edgernn.training.papers.networks.pieces import NOT_OF_A_LAYER, without_imputer

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgernn.training.formats.physionet import OUTCOMES, PARAMETERS, Stays
+from edgernn.training.papers.formats.physionet import OUTCOMES, PARAMETERS, Stays
 from edgernn.training.tasks.parts import split_each
 
 Array = npt.NDArray[Any]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from edgernn.byte_source import LIMIT, read_all
 from edgernn.errors import EdgernnError
 from edgernn.npz import read_npz
-from edgernn.training.formats.mat import read_mat
+from edgernn.training.papers.formats.mat import read_mat
 
 CLASSES = 10
 _SHAPE = (32, 32, 3)
