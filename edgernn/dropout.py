@@ -28,12 +28,6 @@ class Runs(Protocol):
     def __call__(self, x: Tensor, state: State) -> tuple[Tensor, State, Trace]: ...
 
 
-def check_rate(name: str, rate: float) -> None:
-    """Raise UsageError if the setting `name` has a dropout rate outside [0, 1)."""
-    if not 0 <= rate < 1:
-        raise UsageError(f"{name}: expected at least 0 and below 1, got {rate}")
-
-
 def _mask(like: Tensor, shape: tuple[int, ...], rate: float) -> Tensor:
     return like.new_empty(shape).bernoulli_(1 - rate).div_(1 - rate)
 

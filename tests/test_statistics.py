@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 
 from edgernn.errors import UsageError
-from edgernn.training.papers.agreement import Claim, Reported, agreement, count_verdicts
-from edgernn.training.statistics import Price, front, mean_difference, spread, spread_ratio
+from edgernn.training.papers.agreement import Claim, Reported, agreement, count_verdicts, spread_ratio
+from edgernn.training.statistics import Price, front, mean_difference, spread
 
 # the 0.975 quantiles of Student's t, from printed tables
 QUANTILES = {1: 12.7062, 2: 4.30265, 3: 3.18245, 9: 2.26216}

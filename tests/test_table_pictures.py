@@ -11,12 +11,12 @@ from matplotlib import image
 from edgernn.errors import EdgernnError
 from edgernn.training.papers import recipe as recipes
 from edgernn.training.papers.report_pictures import Boxes
-from edgernn.training.papers.reproduce import reproduce
+from edgernn.training.papers.reproduce import join_series, reproduce
 from edgernn.training.papers.table_pictures import draw_pictures, read_picture
 from edgernn.training.pictures import NothingToDrawError
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.statistics import spread
-from edgernn.training.tables.series import join_series, run_series
+from edgernn.training.tables.series import run_series
 
 NAMED = {"name": "p", "text": "T."}
 

@@ -78,30 +78,6 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
     return Difference(value, (float(bounds.low), float(bounds.high)), float(test.pvalue))
 
 
-def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Compute the ratio of two standard deviations, first / second, and test by Brown-Forsythe whether they differ.
-
-    Args:
-        first: Values of one sample, at least two.
-        second: Values of the other sample, at least two.
-
-    Returns:
-        The ratio and the p-value. If `second` is constant, the ratio is infinite, or 1 if `first` is constant, too. p
-        is None if there is no test: `second` is constant, or in each sample all values are equally far from the median,
-        as two values always are.
-    """
-    from scipy import stats
-
-    above, below = statistics.stdev(first), statistics.stdev(second)
-    if not below:
-        return Difference(math.inf if above else 1.0, None, None)
-    distances = [[abs(value - statistics.median(sample)) for value in sample] for sample in (first, second)]
-    # nearly equal distances differ by rounding alone
-    if all(max(sample) - min(sample) <= 1e-9 * max(sample) for sample in distances):
-        return Difference(above / below, None, None)
-    return Difference(above / below, None, float(stats.levene(first, second, center="median").pvalue))
-
-
 @dataclass(frozen=True)
 class Price:
     """Cost (less is better) and worth (more is better) of a candidate for the Pareto front."""

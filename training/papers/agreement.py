@@ -2,8 +2,9 @@
 """Comparison of our results with a paper's table of results: number by number, and claim by claim."""
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -12,7 +13,7 @@ from pydantic import StrictFloat, with_config
 
 from edgernn.errors import UsageError
 from edgernn.settings import FILE, Expected
-from edgernn.training.statistics import Difference, mean_difference, spread_ratio
+from edgernn.training.statistics import Difference, mean_difference
 
 WITHIN, ABOVE, BELOW, INCOMPARABLE = "within", "above", "below", "not comparable"
 VERDICTS = (WITHIN, ABOVE, BELOW, INCOMPARABLE)
@@ -186,3 +187,27 @@ class Claim:
                     else "holds here, with a larger difference"
                 )
         return "holds here"
+
+
+def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Compute the ratio of two standard deviations, first / second, and test by Brown-Forsythe whether they differ.
+
+    Args:
+        first: Values of one sample, at least two.
+        second: Values of the other sample, at least two.
+
+    Returns:
+        The ratio and the p-value. If `second` is constant, the ratio is infinite, or 1 if `first` is constant, too. p
+        is None if there is no test: `second` is constant, or in each sample all values are equally far from the median,
+        as two values always are.
+    """
+    from scipy import stats
+
+    above, below = statistics.stdev(first), statistics.stdev(second)
+    if not below:
+        return Difference(math.inf if above else 1.0, None, None)
+    distances = [[abs(value - statistics.median(sample)) for value in sample] for sample in (first, second)]
+    # nearly equal distances differ by rounding alone
+    if all(max(sample) - min(sample) <= 1e-9 * max(sample) for sample in distances):
+        return Difference(above / below, None, None)
+    return Difference(above / below, None, float(stats.levene(first, second, center="median").pvalue))

@@ -6,7 +6,7 @@ In a table.json of `reproduce`, "settings" holds the settings that all rows shar
 settings  the settings of this row alone
 runs      an object from the seed to the result of each finished training
 series    an object from the name of a series, such as "loss", to the values of all runs in the order of "runs", see
-          `series.join_series`
+          `reproduce.join_series`
 """
 
 from collections.abc import Iterable, Mapping

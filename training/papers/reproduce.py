@@ -3,7 +3,7 @@
 
 import shlex
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,11 +21,14 @@ from edgernn.training.papers.recipe import Recipe, Table, load_table
 from edgernn.training.papers.run_latency import measure_latency, summary
 from edgernn.training.papers.table_pictures import draw_pictures
 from edgernn.training.tables.jobs import Job, first_change, origin
-from edgernn.training.tables.series import join_series
+from edgernn.training.tables.series import Series
 from edgernn.training.tables.table import Failures, Row, finished_jobs, results_of, save, trained
 from edgernn.training.tables.toml_settings import label, over
 from edgernn.training.tables.trivial_baselines import baselines
 from edgernn.training.tables.worker_processes import processes
+
+# significant digits of series; more than a picture shows
+_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -242,3 +245,20 @@ def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
         **ours,
         "agreement": agreement(paper, ours, reason),
     }
+
+
+def join_series(runs: Sequence[Series | None]) -> dict[str, Any] | None:
+    """Merge the same series, such as the loss, of finished runs that differ only in their seed.
+
+    The result has "over" ("epoch" or "step"), "at" (epochs or steps of the longest series) and "values" (a list of
+    values for each run). It is None if a run lacks the series or there are no runs.
+    """
+    series = [run for run in runs if run is not None]
+    if not series or len(series) < len(runs):
+        return None
+    longest = max(series, key=lambda run: len(run.at))
+    return {"over": longest.over, "at": list(longest.at), "values": [_rounded(run.values) for run in series]}
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.{_DIGITS}g}") for value in values]

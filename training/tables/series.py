@@ -5,16 +5,12 @@ A series is a key of metrics.jsonl, such as the loss, with one value per evaluat
 values that the run's task has measured on the trained network (`Task.series`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgernn.files import read_json
 from edgernn.training.run_directory import SERIES, RunDirectory
-
-# significant digits; more than a picture shows
-_DIGITS = 5
 
 
 @dataclass(frozen=True)
@@ -44,20 +40,3 @@ def run_series(name: str, run: Path) -> Series | None:
         return Series(over, [line[over] for line in lines], [line[name] for line in lines])
     values = read_json(run / SERIES).get(name) if (run / SERIES).is_file() else None
     return None if values is None else Series("step", range(1, len(values) + 1), values)
-
-
-def join_series(runs: Sequence[Series | None]) -> dict[str, Any] | None:
-    """Merge the same series, such as the loss, of finished runs that differ only in their seed.
-
-    The result has "over" ("epoch" or "step"), "at" (epochs or steps of the longest series) and "values" (a list of
-    values for each run). It is None if a run lacks the series or there are no runs.
-    """
-    series = [run for run in runs if run is not None]
-    if not series or len(series) < len(runs):
-        return None
-    longest = max(series, key=lambda run: len(run.at))
-    return {"over": longest.over, "at": list(longest.at), "values": [_rounded(run.values) for run in series]}
-
-
-def _rounded(values: Iterable[float]) -> list[float]:
-    return [float(f"{value:.{_DIGITS}g}") for value in values]

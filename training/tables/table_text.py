@@ -81,52 +81,6 @@ def baseline_lines(report: dict[str, Any]) -> list[str]:
     return [*([about] if shown_baselines(report) else []), *errors]
 
 
-def with_interval(entry: dict[str, Any]) -> str:
-    """Format the mean of a result over the seeds, followed by ± half the width of its 95 % confidence interval.
-
-    `entry` is a dict from `statistics.spread`. If its "interval" is None, the text is the mean alone.
-    """
-    text = number(entry["mean"])
-    if entry["interval"] is None:
-        return text
-    return f"{text} ± {(entry['interval'][1] - entry['interval'][0]) / 2:.2g}"
-
-
-LATENCY_HEADS = ["multiply-adds executed a step", COLUMNS["microseconds"][0], "of a dense gru's time"]
-
-
-def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Format the three cells of a table row that show the latency of its models, from `run_latency.summary` or None.
-
-    They are the multiply-adds executed per step, the time per sequence in µs, and the ratio of this time to that of a
-    dense GRU; or "", "not measured" and "".
-    """
-    if latency is None or not latency["ratio"]["n"]:
-        return ["", "not measured", ""]
-    executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]
-    return [f"{executed:,.0f}", number(time), with_interval(latency["ratio"])]
-
-
-def latency_line(rows: Sequence[dict[str, Any] | None]) -> str:
-    """Describe in sentences how the latencies in a table were measured, and why some are missing.
-
-    `rows` has the latency of each row of the table, a dict from `run_latency.summary`; None if it is not measured.
-    """
-    measured = [row for row in rows if row is not None]
-    errors = sorted({error for row in measured for error in row["errors"]})
-    if not any(row["ratio"]["n"] for row in measured):
-        reason = f"; {'; '.join(errors)}" if errors else ""
-        return f"Time a sequence: not measured{reason}. `--measure-latency` measures the runs that are at hand."
-    machines = "; ".join(sorted({machine for row in measured for machine in row["machines"]}))
-    counts = " or ".join(sorted({str(n) for row in measured for n in row["sequences"]}))
-    line = (
-        f"Time a sequence: {counts} test sequences streamed step by step through the exported model, called from C, "
-        f"batch 1, one thread, on {machines}; the multiply-adds are those executed for these sequences. A dense gru of "
-        "the same sizes with random weights is timed in the same rounds; compare rows by its ratio alone."
-    )
-    return f"{line} Not measured: {'; '.join(errors)}." if errors else line
-
-
 def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Format column heads and rows of cells as a Markdown table; return its lines."""
     return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgernn.config import LayerConfig
-from edgernn.dropout import Runs, check_rate, check_weights, with_dropped_weights
+from edgernn.dropout import Runs, check_weights, with_dropped_weights
+from edgernn.errors import UsageError
 from edgernn.layer import RecurrentLayer
 from edgernn.model import RecurrentModel
 from edgernn.training.papers.networks.draw import gaussian_divergence
@@ -73,7 +74,8 @@ class SentenceVAE(RecurrentModel):
         super().__init__()
         rates = {"decoder_dropout": decoder_dropout, "word_dropout": word_dropout, "weight_drop": weight_drop}
         for name, rate in rates.items():
-            check_rate(name, rate)
+            if not 0 <= rate < 1:
+                raise UsageError(f"{name}: expected at least 0 and below 1, got {rate}; pass such a rate")
         self.end, self.unknown = end, unknown
         self.decoder_dropout, self.word_dropout, self.weight_drop = decoder_dropout, word_dropout, weight_drop
         self.embedding = nn.Embedding(words, embedding)
