@@ -363,7 +363,7 @@ def test_session_keeps_states_and_names_wrong_inputs(streaming: tuple[Streaming,
         (lambda: session.run(x, z=x), "inputs: expected x, got the unknown z"),
         (lambda: session.run(x[0]), r"x: expected shape \(.*\), got \(11, 3\); reshape it"),
         (lambda: session.run([[1.0], [1.0, 2.0]]), "x: expected an array, got list"),
-        (lambda: session.run(np.ma.masked_less(x, 0)), "x: expected no masked entries, got a masked array"),
+        (lambda: session.run(np.ma.masked_less(x.numpy(), 0)), "x: expected no masked entries, got a masked array"),
         (lambda: session.run(x.to_sparse()), "x: expected an array, got Tensor"),
         (lambda: NetworkSession(path, backend="cuda"), "backend: expected auto, native or portable, got 'cuda'"),  # type: ignore[arg-type]
         (lambda: NetworkSession(path, threads=0), "threads: expected at least 1, got 0"),
