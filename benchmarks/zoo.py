@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks import ROOT
+from benchmarks.confidence import metric_interval
 from benchmarks.zoo_entry import as_dict, card_sections, part_figures, with_intervals
 from edgernn.bench.measure import Settings, bench
 from edgernn.bench.report import save
@@ -29,7 +30,6 @@ from edgernn.machine import processor
 from edgernn.npz import read_npz
 from edgernn.runtime import Session
 from edgernn.runtime.zoo import CARD, ENTRY, FILES, entries
-from edgernn.training.confidence import metric_interval
 from edgernn.training.evaluate import evaluate
 from edgernn.training.evaluate_model import open_entry
 from edgernn.training.tasks.base import Task

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.confidence import Interval, metric_interval
 from edgernn.bench.measure import Settings, bench
 from edgernn.bench.report import save
 from edgernn.errors import EdgernnError, UsageError
@@ -29,7 +30,6 @@ from edgernn.runtime.info import update_words
 from edgernn.runtime.zoo import CARD, ENTRY, FILES, INT8, seed_note, zoo_folder
 from edgernn.signals import delaying
 from edgernn.store import load_model, read_config
-from edgernn.training.confidence import Interval, metric_interval
 from edgernn.training.datasets.registry import sets_of
 from edgernn.training.evaluate import evaluate, open_task
 from edgernn.training.tasks import TASKS

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import edgernn
-from edgernn.training.confidence import Interval, metric_interval
+from benchmarks.confidence import Interval, metric_interval
 from edgernn.training.tasks.base import CLASSIFICATION, Objective, Task
 from edgernn.training.tasks.confusion import Confusion, calibrate, calibration_error, fit_temperature, interval
 from edgernn.training.tasks.ecg import BeatTally, Ecg
