@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from edgernn.byte_source import LIMIT, read_all
 from edgernn.errors import EdgernnError
-from edgernn.runtime.csv_table import COMMAS, CsvTable, Dialect, decode, parse_csv
+from edgernn.runtime.csv_table import CsvTable, decode, parse_csv
 
 # limit in bytes of a text of numbers between spaces
 _LARGEST = 1 << 26
@@ -33,14 +33,12 @@ def read_text(path: Path, limit: int = LIMIT) -> str:
     return decode(path, read_all(path, limit))
 
 
-def read_csv(path: Path, *, text: Container[str] = (), dialect: Dialect = COMMAS, limit: int = LIMIT) -> CsvTable:
+def read_csv(path: Path, *, text: Container[str] = ()) -> CsvTable:
     """Read a csv file of numbers by the rules of `edgernn.runtime.csv_table`.
 
     Args:
         path: The file, plain, .gz or .xz.
         text: Names of columns to read as text; missing ones are ignored.
-        dialect: Format of the file.
-        limit: Maximal unpacked size in bytes.
 
     Returns:
         The table.
@@ -48,7 +46,7 @@ def read_csv(path: Path, *, text: Container[str] = (), dialect: Dialect = COMMAS
     Raises:
         EdgernnError: The file is invalid; the message names the line, the column and the text.
     """
-    return parse_csv(path, read_text(path, limit), text=text, dialect=dialect)
+    return parse_csv(path, read_text(path), text=text)
 
 
 def read_numbers(path: Path, columns: int, *, whole: bool = False) -> npt.NDArray[np.float64]:
