@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
+from edgernn.constants import Constants
 from edgernn.errors import UsageError
 from edgernn.log_mel import fft_size, hann_window, mel_filters, smoothing
 from edgernn.settings import Word, configuration
@@ -91,7 +92,7 @@ class FrontendConfig:
 _CACHED = 1 << 18
 
 
-class LogMel(nn.Module):
+class LogMel(Constants):
     """Front end that computes mel energies of the newest samples, with the normalisation log, floor or pcen.
 
     At each hop t, where a step has `stack` hops:
@@ -150,7 +151,7 @@ class LogMel(nn.Module):
         self._weights = int(np.count_nonzero(filters))
         # computed from the configuration, so not part of the stored weights
         for name, values in (("window", hann_window(config.window_size)), ("filters", filters)):
-            self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
+            self.register_constant(name, values)
         if config.normalise == "pcen":
             for name, start in (("log_alpha", 0.98), ("log_delta", 2.0), ("log_r", 0.5)):
                 self.register_parameter(name, nn.Parameter(torch.full((config.bands,), math.log(start))))

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import edgernn
-from edgernn.names import CELLS
+from edgernn.frontends import FrontendConfig, LogMel
+from edgernn.names import CELLS, RULES
 from edgernn.nn import CausalConv1d, Recurrent, RecurrentCell, budget, steer, update_rate
 
 # cell, rule, settings
@@ -283,6 +284,25 @@ def test_shapes_are_those_of_tensors_without_data(cell: str, rule: str | None) -
     y, _ = layer(torch.ones(5, 2, 3, device="meta"))
     y.sum().backward()
     assert (y.shape, y.device.type) == ((5, 2, 8), "meta")
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize(("cell", "rule"), [("decaynet", None), *(("gru", rule) for rule in RULES)])
+def test_constants_come_back_from_meta(cell: str, rule: str | None, assign: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = Recurrent(cell, 3, 8, rule=rule).eval(), torch.randn(6, 2, 3)
+    with torch.device("meta"):
+        made = Recurrent(cell, 3, 8, rule=rule)
+    for bare in (made, copy.deepcopy(layer).to("meta")):
+        copied = bare.eval() if assign else bare.eval().to_empty(device="cpu")
+        copied.load_state_dict(layer.state_dict(), assign=assign)
+        assert torch.equal(copied(x)[0], layer(x)[0])
+
+
+def test_constants_of_a_front_end_come_back_from_meta() -> None:
+    frontend = LogMel(FrontendConfig(hop=160, bands=8))
+    x = torch.randn(3, 2, 160)
+    assert torch.equal(copy.deepcopy(frontend).to("meta").to_empty(device="cpu")(x)[0], frontend(x)[0])
 
 
 @pytest.mark.parametrize(

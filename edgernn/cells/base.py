@@ -15,6 +15,7 @@ from edgernn.cells.gate import Gate, Gates, UpdateGate
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent, skipped_zeros
 from edgernn.cells.vector import Vector
+from edgernn.constants import Constants
 
 __all__ = ["Cell", "Gate", "Gates", "Parts", "State", "UpdateGate"]
 
@@ -28,7 +29,7 @@ class Parts(TypedDict, total=False):
     norm: Norm | None
 
 
-class Cell(nn.Module, abc.ABC):
+class Cell(Constants, abc.ABC):
     """Base class of recurrent cells, defined by tables of `gates`, `vectors` and `states` and one or two functions.
 
     p_g = W_g x_t + R_g h_{t-1} + C_g c_{t-1} + V_g m_t + b_g      for each gate g, without the terms it lacks
@@ -120,11 +121,11 @@ class Cell(nn.Module, abc.ABC):
         if any(g.bias for g in self.gates):
             self.b = nn.Parameter(torch.empty(sum(rows[g.name] for g in self.gates if g.bias)))
         for name, vector in self.vectors.items():
-            value = torch.empty({"H": hidden_size, "I": input_size, "1": 1}[vector.size])
+            size = {"H": hidden_size, "I": input_size, "1": 1}[vector.size]
             if vector.learned:
-                self.register_parameter(name, nn.Parameter(value))
+                self.register_parameter(name, nn.Parameter(torch.empty(size)))
             else:
-                self.register_buffer(name, value, persistent=False)
+                self.register_constant(name, [vector.start or 0.0] * size)
         if self._h:
             for name, parameter in recurrent.parameters(hidden_size).items():
                 self.register_parameter(name, parameter)

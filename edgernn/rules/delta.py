@@ -17,8 +17,15 @@ from edgernn.rules.kinds.column import PerColumn, Sending
 class Send(torch.autograd.Function):
     """Straight-through estimator: returns `sent`, and passes the gradient of the result to the current `value`."""
 
+    # transforms of torch.func need both
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, value: Tensor, sent: Tensor) -> Tensor:
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep nothing for the backward pass."""
+
+    @staticmethod
+    def forward(value: Tensor, sent: Tensor) -> Tensor:
         return sent.clone()
 
     @staticmethod
@@ -33,10 +40,15 @@ class ThresholdGradient(torch.autograd.Function):
     passes on to `result` unchanged. `threshold_grad` computes that of Θ.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, result: Tensor, factor: Tensor, theta: Tensor, slope: float) -> Tensor:
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, factor, theta, ctx.slope = inputs
         ctx.save_for_backward(factor, theta)
-        ctx.slope = slope
+
+    @staticmethod
+    def forward(result: Tensor, factor: Tensor, theta: Tensor, slope: float) -> Tensor:
         return result.view_as(result)
 
     @staticmethod
@@ -136,11 +148,10 @@ class Delta(PerColumn):
         for name, theta in (("theta_x", theta_x), ("theta_h", theta_h)):
             if not 0 <= theta < math.inf:
                 raise UsageError(f"{name}: expected a finite number of at least 0, got {theta}")
-            value = torch.tensor([float(theta)])
             if learn_thresholds:
-                self.register_parameter(f"rule_{name}", nn.Parameter(value))
+                self.register_parameter(f"rule_{name}", nn.Parameter(torch.tensor([float(theta)])))
             else:
-                self.register_buffer(f"rule_{name}", value, persistent=False)
+                self.register_constant(f"rule_{name}", [float(theta)])
 
     def decide(self, e: Tensor, state: State, memory: State) -> Sending:
         x, sent_inputs = self._send(e, memory[0], self.rule_theta_x)

@@ -45,8 +45,8 @@ class Random(Timed):
             raise UsageError(f"rate: expected between 0 and 1, got {rate}")
         if not 0 <= seed < _SEEDS:
             raise UsageError(f"seed: expected a whole number from 0 to {_SEEDS - 1}, got {seed}")
-        self.register_buffer("rule_rate", torch.tensor([float(rate)]), persistent=False)
-        self.register_buffer("rule_seed", torch.tensor([float(seed)]), persistent=False)
+        self.register_constant("rule_rate", [float(rate)])
+        self.register_constant("rule_seed", [float(seed)])
 
     @classmethod
     def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
@@ -91,12 +91,11 @@ class Clockwork(Timed):
         super().__init__(input_size, hidden_size)
         if not 1 <= groups <= 20:
             raise UsageError(f"groups: expected between 1 and 20, got {groups}")
-        self.register_buffer("rule_periods", torch.empty(hidden_size), persistent=False)
-        self._set(groups)
+        self.exponents = self._exponents(groups)
+        self.register_constant("rule_periods", [2.0**exponent for exponent in self.exponents])
 
-    def _set(self, groups: int) -> None:
-        self.exponents = [j * groups // self.hidden_size for j in range(self.hidden_size)]
-        self.rule_periods.copy_(torch.tensor([2.0**exponent for exponent in self.exponents]))
+    def _exponents(self, groups: int) -> list[int]:
+        return [j * groups // self.hidden_size for j in range(self.hidden_size)]
 
     def share(self, t: Tensor) -> Tensor:
         return torch.fmod(t, self.rule_periods) == 0
@@ -120,8 +119,8 @@ class Clockwork(Timed):
                 f"skip: expected below 1 with the rule {self.name}, which updates its first group at every step, got 1"
             )
         # search the number of groups; with equal sizes the share of updates is (2 - 2^(1 - groups)) / groups
-        shares = {}
-        for groups in range(1, 21):
-            self._set(groups)
-            shares[groups] = sum(0.5**exponent for exponent in self.exponents) / self.hidden_size
-        self._set(min(shares, key=lambda groups: abs(shares[groups] - rate)))
+        choices = [self._exponents(groups) for groups in range(1, 21)]
+        self.exponents = min(
+            choices, key=lambda exponents: abs(sum(0.5**exponent for exponent in exponents) / self.hidden_size - rate)
+        )
+        self.rule_periods.copy_(torch.tensor([2.0**exponent for exponent in self.exponents]))

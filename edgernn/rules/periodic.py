@@ -49,8 +49,8 @@ class Periodic(PerSample):
         if input not in INPUTS:
             raise UsageError(f"input: expected one of {', '.join(INPUTS)}, got {input!r}")
         self.means = input == "mean"
-        self.register_buffer("rule_period", torch.tensor([float(period)]), persistent=False)
-        self.register_buffer("rule_pool", torch.tensor([float(period) if self.means else 0.0]), persistent=False)
+        self.register_constant("rule_period", [float(period)])
+        self.register_constant("rule_pool", [float(period) if self.means else 0.0])
 
     @classmethod
     def steerable(cls) -> bool:

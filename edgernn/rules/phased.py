@@ -69,7 +69,7 @@ class Phased(Timed):
             tau = tau.exp()
             shift = shift * tau
         self.rule_tau, self.rule_s = nn.Parameter(tau), nn.Parameter(shift)
-        self.register_buffer("rule_open", torch.tensor([float(open)]), persistent=False)
+        self.register_constant("rule_open", [float(open)])
 
     def share(self, t: Tensor) -> Tensor:
         phase = self._phase(t)

@@ -44,7 +44,7 @@ class TopK(ByGate):
             raise UsageError(f"k: expected from 1 to {hidden_size}, the number of neurons, got {k}")
         if hidden_size >= _NEURONS:
             raise UsageError(f"hidden_size: expected below {_NEURONS} with the rule {self.name}, got {hidden_size}")
-        self.register_buffer("rule_k", torch.tensor([float(k)]), persistent=False)
+        self.register_constant("rule_k", [float(k)])
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         scores = _without_nan(e)

@@ -58,8 +58,8 @@ class Variable(PerNeuron):
         self.rule_h = nn.Parameter(torch.zeros(hidden_size))
         self.rule_x = nn.Parameter(torch.zeros(input_size))
         self.rule_b = nn.Parameter(torch.zeros(1))
-        self.register_buffer("rule_sharpness", torch.tensor([float(sharpness)]), persistent=False)
-        self.register_buffer("rule_epsilon", torch.tensor([float(epsilon)]), persistent=False)
+        self.register_constant("rule_sharpness", [float(sharpness)])
+        self.register_constant("rule_epsilon", [float(epsilon)])
 
     @classmethod
     def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
