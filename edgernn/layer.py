@@ -142,6 +142,11 @@ class RecurrentLayer(nn.Module):
     op_key._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     @property
+    def has_hooks(self) -> bool:
+        """True if hooks of torch.nn.utils compute weights at each call, such as pruned ones."""
+        return bool(self.cell._forward_pre_hooks or self.rule._forward_pre_hooks)
+
+    @property
     def kernel_name(self) -> str:
         """Name of the layer's native kernel: its parts joined by "+", as in "gru-d+gru-before+selective".
 
@@ -241,6 +246,10 @@ class RecurrentLayer(nn.Module):
         return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State, Trace]:
+        for part in (self.cell, self.rule) if self.has_hooks else ():
+            # they compute weights from others, and the layer calls no part itself
+            for hook in part._forward_pre_hooks.values():
+                hook(part, ())
         state = self.initial_state(x.shape[1], x) if state is None else state
         if self._updating and not is_traced(x):
             updates = self.rule.updates(state[len(self.cell.states) :], len(x))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -261,6 +262,53 @@ def test_autocast_leaves_a_layer_in_float32() -> None:
     assert rounded.dtype == torch.float32
 
 
+@pytest.mark.parametrize("cell", ["gru", "mingru", LiGRU])
+def test_first_call_may_be_checkpointed_or_without_gradients(cell: Any) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 2, 3)
+    gradients = []
+    for kind in ("plain", "checkpoint", "inference"):
+        torch.manual_seed(1)
+        layer = edgernn.nn.Recurrent(cell, 3, 6)
+        if kind == "inference":
+            with torch.inference_mode():
+                layer(x)
+        y = checkpoint(lambda x: layer(x)[0], x, use_reentrant=False) if kind == "checkpoint" else layer(x)[0]  # noqa: B023
+        gradients.append(torch.autograd.grad(y.sin().sum(), list(layer.parameters())))
+    for got in gradients[1:]:
+        torch.testing.assert_close(got, gradients[0], rtol=0, atol=1e-6)
+
+
+def pruned(part: nn.Module, name: str) -> None:
+    prune.random_unstructured(part, name, 0.5)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning",
+    "ignore:.* should not be instantiated:DeprecationWarning",
+)
+@pytest.mark.parametrize(
+    "change",
+    [pruned, nn.utils.weight_norm, nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.orthogonal],
+)
+@pytest.mark.parametrize("part", ["cell", "rule"])
+def test_weights_that_torch_computes_from_others(change: Any, part: str) -> None:
+    model, x = make("sarnn"), torch.randn(7, 4, 3)
+    # chooses kernels for the layer without the change
+    model(x)
+    changed = getattr(model.recurrent_layers()[0], part)
+    change(changed, max((n for n, p in changed.named_parameters() if p.ndim == 2), default="rule_h"))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        with python_loop(model):
+            expected = one_pass(model, model, x)
+        assert_same(one_pass(model, model, x), expected)
+        assert_same(one_pass(model, compiled, x), expected)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+
+
 # torch scripts derivatives on first use
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_transforms_of_functions_run_the_loop() -> None:
@@ -284,6 +332,24 @@ def test_transforms_of_functions_run_the_loop() -> None:
     loss(values, x).backward()
     assert x.grad is not None
     torch.testing.assert_close(tangent, x.grad.sum(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["selective", "delta"])
+def test_gradients_of_each_sequence_by_transforms(rule: str) -> None:
+    torch.manual_seed(0)
+    options = {"theta_x": 0.2, "theta_h": 0.2, "learn_thresholds": True} if rule == "delta" else {}
+    model, x = edgernn.nn.Recurrent("gru", 3, 6, rule=rule, **options), torch.randn(3, 4, 3)
+    values = {n: p.detach() for n, p in model.named_parameters()}
+
+    def loss(values: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(model, values, (x[:, None],))[0].sin().sum()
+
+    grads = torch.func.vmap(torch.func.grad(loss), (None, 1))(values, x)
+    for b in range(4):
+        model.zero_grad()
+        loss(dict(model.named_parameters()), x[:, b]).backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(grads[name][b], parameter.grad, rtol=0, atol=1e-5)
 
 
 def test_second_derivatives_and_batches_of_gradients_need_the_loop() -> None:

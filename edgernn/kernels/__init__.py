@@ -125,8 +125,9 @@ def _graphs(layer: "RecurrentLayer") -> "Unroller | None":
 
 def _unroller(layer: "RecurrentLayer", device: str, backend: str) -> "Unroller | str":
     auto, size = backend == "auto", layer.cell.hidden_size
-    # building them may draw random numbers, which must not change those of the training
-    with torch.random.fork_rng(devices=[]):
+    # building them may draw random numbers, which must not change those of the training, and save tensors, which a
+    # checkpoint around the first call would count
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
         try:
             if device == "cpu":
                 if auto and layer.cell.recurrent.rank is not None and size > WIDEST_LOW_RANK:

@@ -48,8 +48,8 @@ def run(layer: "RecurrentLayer", x: Tensor, state: State) -> Result:
         with torch.autocast(kind, enabled=False):
             return run(layer, x.to(dtype), tuple(s.to(dtype) for s in state))
     if is_traced(x):
-        # the op may not change running statistics
-        return layer.loop(x, state) if layer.cell.counts_steps else _as_op(layer, x, state)
+        # the op may not change running statistics, and reads parameters, not what hooks compute from them
+        return layer.loop(x, state) if layer.cell.counts_steps or layer.has_hooks else _as_op(layer, x, state)
     if _needs_operators():
         return layer.loop(x, state)
     unroller = layer.unroller_on(kind)

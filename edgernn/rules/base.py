@@ -2,12 +2,14 @@
 """Base class of update rules, which select at each step the neurons of a recurrent layer that change."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from edgernn.cells.base import Cell, State
+from edgernn.constants import Constants
 from edgernn.errors import UsageError
 from edgernn.rules.decision import Decision, Memory, Rates
 
@@ -35,7 +37,7 @@ class CellInputs(NamedTuple):
     t: Tensor | None
 
 
-class UpdateRule(nn.Module):
+class UpdateRule(Constants):
     """Base class of update rules: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
     u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule belongs to a
@@ -100,6 +102,7 @@ class UpdateRule(nn.Module):
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
         self._columns, self._sums = input_size, 0
+        self._weight_names: tuple[str, ...] = ()
 
     @classmethod
     def refusal(cls, cell: Cell | type[Cell]) -> str | None:
@@ -121,6 +124,8 @@ class UpdateRule(nn.Module):
         if reason is not None:
             raise UsageError(reason)
         self._columns, self._sums = cell.input_size * (1 + cell.reads_last), cell.sum_size
+        # parametrizations and hooks of torch store others in their place
+        self._weight_names = tuple(self.weights)
 
     @classmethod
     def is_dense(cls) -> bool:
@@ -165,7 +170,8 @@ class UpdateRule(nn.Module):
     @property
     def weights(self) -> dict[str, Tensor]:
         """Dict from name to parameter or constant of the rule; all of them are inputs of the exported ONNX op."""
-        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        names = self._weight_names or (*dict(self.named_parameters()), *dict(self.named_buffers()))
+        return {name: attrgetter(name)(self) for name in names}
 
     def project(self, x: Tensor) -> Tensor:
         """Compute e (T, B, E), the part of `score` that depends on x (T, B, I) alone. A rule defines its size E."""

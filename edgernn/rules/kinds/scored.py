@@ -14,8 +14,15 @@ from edgernn.rules.base import CellInputs, Decision, UpdateRule
 class StraightThrough(torch.autograd.Function):
     """Straight-through estimator: returns the mask `active` as floats, and passes its gradient to `likelihood`."""
 
+    # transforms of torch.func need both
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, active: Tensor, likelihood: Tensor) -> Tensor:
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep nothing for the backward pass."""
+
+    @staticmethod
+    def forward(active: Tensor, likelihood: Tensor) -> Tensor:
         return active.to(likelihood.dtype)
 
     @staticmethod
