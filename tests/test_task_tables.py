@@ -10,6 +10,7 @@ import pytest
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.export.run import export_run
 from edgernn.runtime.run_file import read, run_file
+from edgernn.training import train
 from edgernn.training.evaluate_model import evaluate_model
 from edgernn.training.tasks import find_task
 from edgernn.training.tasks.tables import Tables
@@ -196,6 +197,21 @@ def test_a_time_in_another_form_is_no_channel(tmp_path, form):
         with pytest.warns(EdgernnWarning, match=r"0\.csv: taken as time, not as a channel: column 1"):
             values = read(tmp_path / "0.csv", count=2)
         np.testing.assert_array_equal(values, np.random.default_rng(0).normal(size=(12, 2)).round(3))
+
+
+def test_a_time_that_rises_is_found_again(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    source, run = tmp_path / "data", tmp_path / "run"
+    for i in range(12):
+        rows = np.c_[i + np.arange(8) / 50, np.random.default_rng(i).normal(size=(8, 2)).round(3)]
+        write_csv(source / "ab"[i % 2] / f"{i}.csv", rows, "when,ax,ay\n")
+    result = train(str(source), "gru", out=run, resample=25, hidden_size=4, steps=2)
+    assert evaluate_model(run)["metrics"]["cross_entropy"] == pytest.approx(result["cross_entropy"])
+    for file in source.glob("*/*.csv"):
+        rows = np.loadtxt(file, delimiter=",", skiprows=1)
+        write_csv(tmp_path / "again" / file.relative_to(source), rows[:, [2, 0, 1]], "ay,when,ax\n")
+    again = evaluate_model(run, data=tmp_path / "again")
+    assert (again["data"], again["metrics"]["cross_entropy"]) == (None, pytest.approx(result["cross_entropy"]))
 
 
 def test_a_count_that_repeats_is_a_channel(tmp_path):

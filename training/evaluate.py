@@ -80,7 +80,7 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
     model = model_config(config, run / CONFIG)
     task = with_settings(kind, config["task"]["settings"], settings or {}, model)
     # csv files are read in the order of the training
-    task.channels = config["task"]["channels"]
+    task.channels, task.reading = config["task"]["channels"], config["task"].get("reading")
     task.open(source or data or (Path(folder) if folder else None), config["seed"])
     # settings may change which sounds are read
     has_same_parts = task.fingerprint is not None or not settings

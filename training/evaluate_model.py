@@ -121,7 +121,7 @@ def _open_run(
     if trained["fingerprint"] in (task.fingerprint, task.older_fingerprint):
         # most of these sequences were trained on
         task = with_settings(kind, trained["settings"], settings, model)
-        task.channels = trained["channels"]
+        task.channels, task.reading = trained["channels"], trained.get("reading")
         task.open(data, config["seed"])
         return task, None
     return task, data

@@ -89,6 +89,7 @@ def find_roles(
     *,
     needs_target: bool,
     channels: Sequence[str] | None = None,
+    time: str | None = None,
     gaps: bool = False,
 ) -> Roles:
     """Find the role of each column.
@@ -100,6 +101,7 @@ def find_roles(
         settings: The roles that the user set.
         needs_target: True if a column must be the label or the target.
         channels: Names of the channels that a model was trained on.
+        time: Name of its column of the time, which may be one that rises.
         gaps: True if channels may have empty cells.
 
     Returns:
@@ -160,6 +162,8 @@ def find_roles(
         elif not times:
             dates = [name for name in texts if table.seconds(name) is not None]
             times = tuple(dates) if len(dates) == 1 else ()
+        if not times and time in names and time not in taken and table.has_names:
+            times = (time,)
         taken.update(dict.fromkeys(times, "time"))
         texts = [name for name in texts if name not in times]
     if not chosen["features"]:
