@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from edgernn.export.delta_graph import remove_unused
-from edgernn.export.streaming.simplify import axis_node, constant
+from edgernn.export.streaming.simplify import constant, first_axis_node
 from edgernn.runtime.graph_queries import MOVES, ancestors, constant_of, names_in
 
 Array = NDArray[Any]
@@ -303,13 +303,13 @@ def _replace(proto: onnx.ModelProto, step: _Step) -> str:
         constant(proto, f"{name}.R", R),
         constant(proto, f"{name}.B", np.concatenate([b, c], 1)),
     ]
-    before = [axis_node(proto, "Unsqueeze", step.x, 0, f"{name}.X")]
-    before += [axis_node(proto, "Unsqueeze", s, 0, f"{name}.{n}0") for s, n in zip(step.states, "hc", strict=False)]
+    before = [first_axis_node(proto, "Unsqueeze", step.x, f"{name}.X")]
+    before += [first_axis_node(proto, "Unsqueeze", s, f"{name}.{n}0") for s, n in zip(step.states, "hc", strict=False)]
     results = [f"{name}.Y_{n}" for n, _ in zip("hc", step.results, strict=False)]
     inputs = [f"{name}.X", *weights, "", *(f"{name}.{n}0" for n, _ in zip("hc", step.states, strict=False))]
     options = {"linear_before_reset": int(step.reset_after)} if step.kind == "GRU" else {}
     layer = helper.make_node(step.kind, inputs, ["", *results], name, hidden_size=R.shape[2], **options)
-    after = [axis_node(proto, "Squeeze", r, 0, n) for r, n in zip(results, step.results, strict=True)]
+    after = [first_axis_node(proto, "Squeeze", r, n) for r, n in zip(results, step.results, strict=True)]
     nodes: list[onnx.NodeProto] = []
     is_placed = False
     for node in graph.node:

@@ -91,9 +91,9 @@ def constant(proto: onnx.ModelProto, name: str, value: Array) -> str:
     return name
 
 
-def axis_node(proto: onnx.ModelProto, op_type: str, value: str, axis: int, output: str) -> onnx.NodeProto:
-    """Make a node Squeeze or Unsqueeze of one axis, whose form depends on the operator set of the model."""
+def first_axis_node(proto: onnx.ModelProto, op_type: str, value: str, output: str) -> onnx.NodeProto:
+    """Make a node Squeeze or Unsqueeze of axis 0, whose form depends on the operator set of the model."""
     if opset_of(proto) < 13:
-        return helper.make_node(op_type, [value], [output], f"{output}.{op_type}", axes=[axis])
+        return helper.make_node(op_type, [value], [output], f"{output}.{op_type}", axes=[0])
     name = f"{output}.axis"
-    return helper.make_node(op_type, [value, constant(proto, name, np.array([axis]))], [output], f"{output}.{op_type}")
+    return helper.make_node(op_type, [value, constant(proto, name, np.array([0]))], [output], f"{output}.{op_type}")

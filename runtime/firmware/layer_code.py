@@ -274,17 +274,17 @@ class _LayerCode:
                 )
         return expression
 
-    def _places_of(self, equation: Equation, row: str) -> dict[str, str]:
+    def _places_of(self, equation: Equation) -> dict[str, str]:
         """Map the names of the arguments of a cell's equation, such as "gate 0", to C expressions."""
         places = {}
         for argument in equation.arguments:
             what, number = argument.split()
-            index = "0" if what == "vector" and self._cell.vectors[int(number)] == SIZES["1"] else row
+            index = "0" if what == "vector" and self._cell.vectors[int(number)] == SIZES["1"] else "j"
             forms = {
                 "gate": self._gate(int(number)),
-                "x": f"x[{row}]",
+                "x": "x[j]",
                 "vector": f"layer->vector_{number}[{index}]",
-                "state": f"state_{number}[{row}]",
+                "state": f"state_{number}[j]",
             }
             places[argument] = forms[what]
         return places
@@ -292,7 +292,7 @@ class _LayerCode:
     def _middle(self) -> Iterator[str]:
         assert self._cell.mid is not None
         equation = cell_equation(self._cell.mid)
-        target = f"model->middle[j] = {call(f'mid_{self._id}', equation, self._places_of(equation, 'j'))};"
+        target = f"model->middle[j] = {call(f'mid_{self._id}', equation, self._places_of(equation))};"
         yield from self._neurons("layer->middle", "i", [target], mid=True)
         if "m" in quantised(self._kind):
             yield self._quantise("m")
@@ -304,7 +304,7 @@ class _LayerCode:
         if apart:
             waiting[apart[0]] = "model->next[i]"
         targets = [waiting.get(s, f"state_{s}[j]") for s in range(self._cell.states)]
-        places = self._places_of(equation, "j")
+        places = self._places_of(equation)
         if kind.lanes:
             places = {name: self._lanes(place) for name, place in places.items()}
             names = [f"new_{s}" for s in range(len(targets))]
@@ -329,18 +329,18 @@ class _ScoredCode(_LayerCode):
     def _compare(self) -> str:
         return ">=" if self._rule.inclusive else ">"
 
-    def _advance(self, u: str, score: str, drive: str, index: str) -> Iterator[str]:
+    def _advance(self, u: str, drive: str, index: str) -> Iterator[str]:
         """Generate the update of the rule's memories (its own states) by its equation `advance`."""
         equation = self._rule.equations["advance"]
         memories = self._rule.equation_memories
-        places = self._rule_places(index, index) | {"u": u, "score": score, "drive": drive}
+        places = self._rule_places(index, index) | {"u": u, "score": "score", "drive": drive}
         targets = [f"{identifier(name)}[{index}]" for name in memories]
         yield assign(targets, f"advance_{self._id}", equation, places)
 
-    def _evidence(self, index: str) -> str:
+    def _evidence(self) -> str:
         """Return a C call of the equation `evidence`; it reads the cell's second state, or h if there is none."""
         read = drive_state(self._kind)
-        places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
+        places = self._rule_places("j", "j") | {"s_h": f"state_{read}[j]", "s_c": f"state_{read}[j]"}
         return call(f"evidence_{self._id}", self._rule.equations["evidence"], places)
 
 
@@ -359,7 +359,7 @@ class _SampleCode(_ScoredCode):
         score = call(f"score_{self._id}", self._rule.equations["score"], self._rule_places("0", "0"))
         yield f"const float score = {score};"
         yield f"if (!(score {self._compare()} 0.0f)) {{"
-        yield from (f"  {line}" for line in self._advance("0.0f", "score", "*drive", "0"))
+        yield from (f"  {line}" for line in self._advance("0.0f", "*drive", "0"))
         if self._cell.reads_last:
             yield "  for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
         if self._rule.pool:
@@ -388,7 +388,7 @@ class _SampleCode(_ScoredCode):
     def _remember(self) -> Iterator[str]:
         if self._rule.has_drive:
             yield f"find_drive_{self._id}(layer, state_{drive_state(self._kind)}, drive);"
-        yield from self._advance("1.0f", "score", "*drive", "0")
+        yield from self._advance("1.0f", "*drive", "0")
         if self._rule.pool:
             yield f"for (int32_t k = 0; {self._pools} && k < layer->inputs; ++k) {self._unread}[k] = 0.0f;"
 
@@ -400,7 +400,7 @@ class _SampleCode(_ScoredCode):
 static void find_drive_{self._id}(const struct layer_{self._id}* layer,
     const float* state_{drive_state(self._kind)}, float* drive) {{
   float sum = 0.0f;
-  for (int32_t j = 0; j < layer->hidden; ++j) sum += {self._evidence("j")};
+  for (int32_t j = 0; j < layer->hidden; ++j) sum += {self._evidence()};
   *drive = {call(f"drive_{self._id}", self._rule.equations["drive"], places)};
 }}
 """
@@ -450,12 +450,12 @@ class _NeuronCode(_ScoredCode):
     def _remember(self) -> Iterator[str]:
         if not self._kind.remembers:
             return
-        places = self._rule_places("j", "j") | {"evidence": self._evidence("j")}
+        places = self._rule_places("j", "j") | {"evidence": self._evidence()}
         drive = call(f"drive_{self._id}", self._rule.equations["drive"], places)
         yield "for (int32_t j = 0; j < layer->hidden; ++j) {"
         yield f"  const float drive = {drive}, score = model->scores[j];"
         yield f"  const float u = score {self._compare()} 0.0f ? 1.0f : 0.0f;"
-        yield from (f"  {line}" for line in self._advance("u", "score", "drive", "j"))
+        yield from (f"  {line}" for line in self._advance("u", "drive", "j"))
         yield "}"
 
 
