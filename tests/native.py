@@ -123,6 +123,22 @@ def draw_call(cell: str, rule: str, hidden: int, inputs: int, steps: int, batch:
     return feed
 
 
+def product_of(weights: Inputs) -> Inputs:
+    return weights | {"R": weights["R"].astype(np.float64) @ weights["Q"]} if "Q" in weights else weights
+
+
+def draw_clear_call(
+    cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]
+) -> tuple[Inputs, oracle.Result]:
+    """Draw a call of sizes H, I, T and B without near-ties, and return it with the oracle's results."""
+    for seed in range(20):
+        feed = draw_call(cell, rule, *sizes, seed)
+        expected = oracle_result(cell, rule, product_of(weights) | feed)
+        if expected.margin > MARGIN:
+            return feed, expected
+    raise AssertionError("no draw without a near-tie")
+
+
 def output_names(cell: str, rule: str) -> list[str]:
     states = [f"{name}_out" for name in layer(cell, rule, 5, 3).states]
     return ["Y", *states, *(["updates", "macs"] if RULES[rule.partition("/")[0]].can_skip else [])]

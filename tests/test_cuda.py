@@ -22,12 +22,12 @@ from edgernn.cells import COMPILED
 from edgernn.errors import EdgernnError, UsageError
 from tests import oracle
 from tests.kernel_builds import build, incremental_build, need
-from tests.native import MARGIN, OPS, VARIANTS, Inputs, draw, draw_call, layer, oracle_result, session
+from tests.native import OPS, VARIANTS, Inputs, draw, draw_call, draw_clear_call, layer, oracle_result, session
 from tests.pairs import fits
 from tests.test_native_refusals import BAD_CALLS, BAD_WEIGHTS
 from tests.test_native_refusals import test_bad_call_is_refused_by_name as refuses_call
 from tests.test_native_refusals import test_bad_weights_are_refused_by_name as refuses_weights
-from tests.test_native_weights import low_rank, product_of
+from tests.test_native_weights import low_rank
 from tests.tolerances import FLOAT32
 
 RULES = ON_GPU
@@ -129,18 +129,6 @@ def test_groups_of_neurons_equal_oracle(emulated, set_geometry, monkeypatch, cel
         for geometry in GEOMETRIES:
             set_geometry(*geometry)
             assert_equal(rule, run(emulated, name, rule, weights, feed), expected)
-
-
-def draw_clear_call(
-    cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]
-) -> tuple[Inputs, oracle.Result]:
-    """Draw a call without near-ties, and return it with the oracle's results."""
-    for seed in range(20):
-        feed = draw_call(cell, rule, *sizes, seed)
-        expected = oracle_result(cell, rule, product_of(weights) | feed)
-        if expected.margin > MARGIN:
-            return feed, expected
-    raise AssertionError("no draw without a near-tie")
 
 
 @pytest.mark.parametrize("rule", WITH_LOW_RANK)
