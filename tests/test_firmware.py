@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """C files of exported models: printed equations, refusals and compiled models. `make check-mcu` has all others."""
 
+import errno
 import math
 from pathlib import Path
 
@@ -150,6 +151,22 @@ def test_a_file_of_the_users_own_is_not_replaced(file, tmp_path, capsys):
     assert main(words) == 2
     assert f"{file}: expected none, or a file that edgernn wrote, got another; choose" in capsys.readouterr().err
     assert (tmp_path / file).read_text() == "int mine;\n"
+
+
+def test_a_full_disk_leaves_the_files_of_the_last_model(tmp_path, monkeypatch, capsys):
+    assert main(["pack", str(exported("gru")[1]), "--target", "c", "--out", str(tmp_path)]) == 0
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    write = Path.write_bytes
+
+    def full(path, content):
+        if ".model.cmake." in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert main(["pack", str(exported("gru", "selective", layers=2)[1]), "--target", "c", "--out", str(tmp_path)]) == 1
+    assert "model.cmake: No space left on device; existing files are unchanged" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgernn.errors import UsageError
-from edgernn.files import write_bytes
+from edgernn.files import replacing
 from edgernn.runtime.firmware.detector_code import detector_header
 from edgernn.runtime.firmware.model_code import ModelCode
 from edgernn.runtime.firmware.model_content import LayerContent, ModelContent, graph_content, stack_content
@@ -71,8 +72,10 @@ def pack_folder(
         # lines of the first comment may break anywhere
         if path.is_file() and not all(word in path.read_bytes()[:_COMMENT] for word in (b"Generated", b"edgernn")):
             raise UsageError(f"{path}: expected none, or a file that edgernn wrote, got another; choose another --name")
-    for file, text in files.texts.items():
-        write_bytes(out / file, text.encode())
+    # all are written before the first replaces another, so that a full disk leaves no mixture of two models
+    with ExitStack() as written:
+        for file, text in files.texts.items():
+            written.enter_context(replacing(out / file)).write_bytes(text.encode())
     sizes = {"weights": files.weight_bytes, "state": files.state_bytes}
     return {"model": str(model), "folder": str(out), "files": sorted(files.texts), **sizes}
 
