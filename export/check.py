@@ -27,11 +27,9 @@ from edgernn.tolerance import STEPS, TOLERANCE, WHOLE_NUMBERS, allowed_error
 
 # allowed error in terms of torch's own difference between float32 and float64: another order of sums rounds otherwise
 _ROUNDING = 8
-# longest row of int8 weights whose products with 16-bit inputs do not exceed 32 bits in sum
-_LONGEST_FINE = 512
 _COARSE = (
-    "the native library rounds the inputs of long rows of int8 weights to fewer than 16 bits; use bfloat16 weights, or "
-    "fewer inputs"
+    "the native library rounds the inputs of int8 weights to 16 bits, and rows of more than 512 to fewer, which is too "
+    "coarse for these weights; use bfloat16 weights"
 )
 
 
@@ -275,11 +273,15 @@ def _error(
             rounding, error = _distance(wanted, exact, pick, axis), _distance(got, exact, pick, axis)
             allowed = max(limit, _rounding_factor(model) * rounding)
             if not error <= allowed:
-                coarse = tolerance > TOLERANCE and _longest_row(model) > _LONGEST_FINE
+                if not np.isfinite(wanted.numpy()).all():
+                    raise EdgernnError(
+                        f"check: expected finite numbers of torch, got some in {name} that are not; the weights are "
+                        "too large: train the model again, with a lower learning rate"
+                    )
                 raise EdgernnError(
                     f"{session.backend}: {name} differs from torch in float64 by {error:.3g}, and torch in float32 by "
                     f"{rounding:.3g}, expected at most {allowed:.3g}; "
-                    + (_COARSE if coarse else "the export is wrong; report a bug")
+                    + (_COARSE if tolerance > TOLERANCE else "the export is wrong; report a bug")
                 )
         # rounding may flip decisions to update a neuron, so that counts differ
     elif expected[2] is not None:

@@ -376,8 +376,22 @@ def test_rounding_grows_with_the_length_of_rows():
     assert error(100, 1e-7) > 50 * rounding
     with pytest.raises(EdgernnError, match="the export is wrong; report a bug"):
         error(200, 1e-7)
-    with pytest.raises(EdgernnError, match=r"long rows of int8 weights .*; use bfloat16 weights"):
+    with pytest.raises(EdgernnError, match=r"inputs of int8 weights .*; use bfloat16 weights"):
         error(1e9, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(1e3, "16 bits, .* too coarse for these weights; use bfloat16 weights"), (1e38, "the weights are too large")],
+)
+def test_weights_that_int8_or_float32_cannot_compute_are_no_bug(weight, message, tmp_path):
+    torch.manual_seed(0)
+    model = edgernn.SequenceModel("minlstm", 4, 8, 2, layers=2).eval()
+    with torch.no_grad():
+        for layer in model.recurrent_layers():
+            layer.cell.W[-1, 0] = weight
+    with pytest.raises(EdgernnError, match=message):
+        to_onnx(model, tmp_path / "m.onnx", weights="int8")
 
 
 def test_an_example_takes_the_place_of_noise(tmp_path):
