@@ -401,8 +401,8 @@ BAD = {
     "role": ({"label": "activty"}, {}, r"label: expected a column of .*, got 'activty', .*; did you mean 'activity'\?"),
     "two": (
         {},
-        {name: text.replace("person", "place") for name, text in GOOD.items()},
-        r"expected one column for the label, got activity, place; set label=activity or",
+        {name: text.replace("person", "the place") for name, text in GOOD.items()},
+        r"expected one column for the label, got activity, the place; set label=activity or 'label=the place'$",
     ),
     "twice": (
         {"label": "x", "features": "x"},

@@ -2,6 +2,7 @@
 """Roles of the columns of a user's own tables: time, label or targets, sequence, group and channels."""
 
 import difflib
+import shlex
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -257,7 +258,7 @@ def _check_numbers(table: Table, texts: Iterable[str]) -> None:
         if (row := table.written_number(name)) is None:
             continue
         place, cell = table.place(row, name), table.cells(name)[row]
-        remedy = f"or set label={name} if it is the label, or features to the channels"
+        remedy = f"or set {shlex.quote('label=' + name)} if it is the label, or features to the channels"
         if not any(map(str.isalpha, cell)):
             raise EdgernnError(f"{no_number(place, cell, table.dialect)}, {remedy}")
         text = f"{place}: {cell!r:.40} is no number, and its column no channel; write decimals without a unit, {remedy}"
@@ -278,5 +279,5 @@ def _unknown(source: Path, role: str, name: str, names: Collection[str], *, from
 
 def _several(source: Path, role: str, columns: Iterable[str]) -> EdgernnError:
     columns = list(columns)
-    settings = " or ".join(f"{role.split(maxsplit=1)[0]}={name}" for name in columns[:2])
+    settings = " or ".join(shlex.quote(f"{role.split(maxsplit=1)[0]}={name}") for name in columns[:2])
     return EdgernnError(f"{source}: expected one column for the {role}, got {some(columns)}; set {settings}")
