@@ -128,9 +128,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         and isinstance(task.get("settings"), dict)
         and isinstance(task.setdefault("classes", None), list | None)
         and isinstance(task.setdefault("channels", None), list | None)
+        and isinstance(task.setdefault("reading", None), dict | None)
+        and isinstance(task.setdefault("fingerprint", None), str | None)
+        and all(isinstance(config.setdefault(key, None), str | None) for key in ("folder", "source", "data"))
         and type(config.get("seed")) is int
     ):
-        raise EdgernnError(f"{path}: expected the task and seed of a run, got none; train again")
+        raise EdgernnError(f"{path}: expected the task, data and seed of a run, got none; train again")
     model = model_config(config, path)
     if isinstance(model, ModelConfig) and is_cell_file(cell := model.layer.cell.name):
         raise EdgernnError(

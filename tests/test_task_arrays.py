@@ -332,9 +332,9 @@ def test_a_run_is_scored_again_from_what_its_config_says(tmp_path, monkeypatch):
     value, higher_is_better = scorer(tmp_path / "run")(model)
     assert value == pytest.approx(result["mse"])
     assert not higher_is_better
-    for key, damaged in (("task", None), ("task", {"name": "adding"}), ("seed", "0")):
+    for key, damaged in (("task", None), ("task", {"name": "adding"}), ("seed", "0"), ("source", 5), ("folder", [])):
         (tmp_path / "run/config.json").write_text(json.dumps({**config, key: damaged}))
-        with pytest.raises(EdgernnError, match=r"config\.json: expected the task and seed of a run, got none; train"):
+        with pytest.raises(EdgernnError, match=r"config\.json: expected the task, data and seed of a run, got none;"):
             scorer(tmp_path / "run")(model)
 
 

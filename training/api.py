@@ -295,7 +295,7 @@ def train(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         record = plan.record(command, size)
         if resume and (path / CONFIG).is_file():
-            kept = read_config(path).get("task", {}).get("fingerprint")
+            kept = read_config(path)["task"]["fingerprint"]
             if kept in plan.task.fingerprints:
                 record["task"]["fingerprint"] = kept
         _check_same(group, record)

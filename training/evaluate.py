@@ -69,9 +69,9 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
         EdgernnError: The data are missing, or a user's own data have changed since the training.
     """
     config = read_config(run)
-    kept, folder = (config.get(key) and kept_path(run, config, config[key]) for key in ("source", "data"))
+    kept, folder = (config[key] and kept_path(run, config, config[key]) for key in ("source", "data"))
     if kept and not Path(kept).exists():
-        place = config.get("folder", "the folder of the training")
+        place = config["folder"] or "the folder of the training"
         hint = (
             "" if Path(kept).is_absolute() else f"; the path is relative to {place}: restore the data, or run it there"
         )
@@ -80,7 +80,7 @@ def open_task(run: Path, data: Path | None = None, settings: Mapping[str, object
     model = model_config(config, run / CONFIG)
     task = with_settings(kind, config["task"]["settings"], settings or {}, model)
     # csv files are read in the order of the training
-    task.channels, task.reading = config["task"]["channels"], config["task"].get("reading")
+    task.channels, task.reading = config["task"]["channels"], config["task"]["reading"]
     task.open(source or data or (Path(folder) if folder else None), config["seed"])
     # settings may change which sounds are read
     has_same_parts = task.fingerprint is not None or not settings

@@ -102,7 +102,7 @@ def _open_run(
 ) -> tuple[Task, Path | None]:
     """Open the task of a training run on its own test data, or on new `data`, and return these, or else None."""
     config = read_config(run)
-    trained, source = config["task"], config.get("source")
+    trained, source = config["task"], config["source"]
     if data is None or source is None or data.resolve() == Path(kept_path(run, config, source)).resolve():
         return open_task(run, data, settings), None
     if not data.exists():
@@ -111,7 +111,7 @@ def _open_run(
     if not trained["settings"].keys() <= {field.name for field in fields(kind)}:  # type: ignore[arg-type]
         raise UsageError(f"data: expected data of the same kind as {source} of the training, got {data}; convert them")
     task = with_settings(kind, trained["settings"], settings, model)
-    task.classes, task.channels, task.reading = trained["classes"], trained["channels"], trained.get("reading")
+    task.classes, task.channels, task.reading = trained["classes"], trained["channels"], trained["reading"]
     task.open_test(data, model.head.size or 0)
     evaluations = RunDirectory(run).metrics()
     if evaluations and task.objective.metric not in evaluations[0]:
@@ -121,7 +121,7 @@ def _open_run(
     if trained["fingerprint"] in (task.fingerprint, task.older_fingerprint):
         # most of these sequences were trained on
         task = with_settings(kind, trained["settings"], settings, model)
-        task.channels, task.reading = trained["channels"], trained.get("reading")
+        task.channels, task.reading = trained["channels"], trained["reading"]
         task.open(data, config["seed"])
         return task, None
     return task, data

@@ -378,7 +378,7 @@ def kept_path(run: Path, config: Mapping[str, Any], path: str) -> str:
     Data that were in memory are in the run itself, which may be moved. `config` is the content of its config.json.
     """
     kept = run / Path(path).name
-    started = kept if kept.name in DATA and kept.is_file() else Path(config.get("folder", ""), path)
+    started = kept if kept.name in DATA and kept.is_file() else Path(config["folder"] or "", path)
     return str(started) if started.exists() else path
 
 

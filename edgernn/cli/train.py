@@ -87,9 +87,9 @@ def _restore(options: dict[str, Any]) -> tuple[str, ...]:
         )
     for name in ("task", "cell", "network", "rule", "seed", "data", "devices"):
         options[name] = started[name]
-    if config.get("source"):
+    if config["source"]:
         options["task"] = kept_path(options["out"], config, config["source"])
-    if config.get("data"):
+    if config["data"]:
         options["data"] = Path(kept_path(options["out"], config, config["data"]))
     if click.get_current_context().get_parameter_source("device") is not ParameterSource.COMMANDLINE:
         options["device"] = config.get("device", started["device"])

@@ -146,7 +146,7 @@ class Tables(ColumnSettings, OwnData):
             self,
             needs_target=self.predict != NEXT and not in_files,
             channels=self.channels and self.channels[: len(self.channels) // (3 if self._imputes else 1)],
-            time=None if self.reading is None else self.reading["time"],
+            time=None if self.reading is None else self.reading.get("time"),
             gaps=self._imputes,
         )
         if roles.date and roles.time:
