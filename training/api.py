@@ -296,6 +296,7 @@ def train(
         record = plan.record(command, size)
         if resume and (path / CONFIG).is_file():
             kept = read_config(path)["task"]["fingerprint"]
+            # runs of earlier versions have another hash of the same data
             if kept in plan.task.fingerprints:
                 record["task"]["fingerprint"] = kept
         _check_same(group, record)
