@@ -6,6 +6,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+# attribute of a module with the values of its constants
+NUMBERS = "_numbers"
+
 
 class Constants(nn.Module):
     """Module that has its constants again when it leaves the device meta, on which tensors have no numbers.

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgernn.constants import NUMBERS
+
 _SCALARS = (
     bool,
     int,
@@ -41,6 +43,9 @@ class _NotComparedError(Exception):
 def _module(module: nn.Module) -> Hashable:
     attributes = []
     for name, value in vars(module).items():
+        if name == NUMBERS:
+            # values of buffers
+            continue
         if name in ("_parameters", "_buffers"):
             key: Hashable = tuple((n, None if t is None else (t.shape, t.dtype, t.device)) for n, t in value.items())
         else:

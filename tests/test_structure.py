@@ -11,7 +11,7 @@ from edgernn.cells.recurrent import LowRank
 from edgernn.export import layer_functions
 from edgernn.export.layer_functions import layer_function
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import Phased
+from edgernn.rules import Delta, Phased
 from edgernn.structure import structure
 
 
@@ -31,7 +31,8 @@ class Scaled(nn.Module):
 
 def test_values_of_weights_do_not_matter():
     assert structure(GRU(3, 5)) == structure(GRU(3, 5))
-    assert structure(Phased(3, 5)) == structure(Phased(3, 5))
+    assert structure(Phased(3, 5)) == structure(Phased(3, 5, open=0.1))
+    assert structure(Delta(3, 5, theta_x=0.1)) == structure(Delta(3, 5, theta_x=0.2))
 
 
 @pytest.mark.parametrize(
