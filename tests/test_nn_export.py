@@ -320,6 +320,34 @@ def test_what_cannot_be_exported_is_named(
     assert not list(tmp_path.iterdir())
 
 
+class Decoder(nn.Module):
+    """Reads a sequence, then decodes three steps from a start token of its own, in float32 whatever its weights are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.head = Recurrent("gru", 3, 4), RecurrentCell("gru", 2, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, (h,) = self.encoder(x)
+        token, outputs = torch.zeros(x.shape[1], 2, dtype=torch.float32), []
+        for _ in range(3):
+            h = self.decoder(token, h)
+            token = self.head(h)
+            outputs.append(token)
+        return torch.stack(outputs)
+
+
+def test_a_module_may_make_float32_tensors_itself(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = Decoder().eval(), torch.randn(7, 3, 3)
+    to_onnx(net, tmp_path / "net.onnx", torch.randn(5, 2, 3))
+    with torch.no_grad():
+        y = net(x)
+    for backend in ("portable", "native"):
+        got = NetworkSession(tmp_path / "net.onnx", backend=backend).run(x)["y"]  # type: ignore[arg-type]
+        np.testing.assert_allclose(got, y, rtol=0, atol=2e-6)
+
+
 def test_wrong_file_is_not_blamed_on_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file whose numbers are wrong is refused, and not written."""
     from edgernn.export import network

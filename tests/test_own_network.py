@@ -461,9 +461,26 @@ WRONG = {
         2,
         "Net: state: expected the same outputs in two parts of a sequence as in the whole",
     ),
+    "state lost in float32": (
+        STREAM.replace("c, h = state or (None, None)", "c, h = None, None").replace("x.permute", "x.float().permute"),
+        [],
+        2,
+        "Net: state: expected the same outputs in two parts of a sequence as in the whole",
+    ),
     "state not returned": (STREAM.replace(", (c, h)\n", "\n"), [], 2, r"Net: forward: expected \(y, state\)"),
     "start": (STREAM.replace('"sarnn"', '"skiprnn"'), [], 2, r"start from zeros or from the method initial_state"),
 }
+
+
+def test_a_streaming_network_may_make_float32_tensors_itself():
+    model = trained(STREAM.replace("x.permute", "x.float().permute"))
+    export_run(Path("run"))
+    x = read_npz(Path("run/example.npz"), ("x",))["x"].swapaxes(0, 1)[:, :3]
+    session = Session("run/model.onnx")
+    for row in x:
+        y = session.step(row)
+    with torch.no_grad():
+        np.testing.assert_allclose(y, model(torch.from_numpy(x))[0].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", WRONG)
