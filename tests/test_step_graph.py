@@ -122,21 +122,42 @@ def assert_equals_runtime(net, *outputs, steps=3, tolerance=1e-5, in_float64=Tru
     return content
 
 
-UNARY = ["Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Exp", "Sin", "Cos", "Sign", "Softplus", "Softsign", "HardSwish"]
+UNARY = [
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+    "Neg",
+    "Abs",
+    "Exp",
+    "Sin",
+    "Cos",
+    "Sign",
+    "Softplus",
+    "Softsign",
+    "HardSwish",
+    "Erf",
+    "Gelu",
+]
 
 
 @pytest.mark.parametrize("op", UNARY)
 def test_functions_of_one_number(op):
-    net = Net(x=[1, 3, 5])
+    net = Net(x=[1, 3, 5], opset=20)
     assert_equals_runtime(net, net(op, "x"))
 
 
 @pytest.mark.parametrize(
     ("op", "attributes"),
-    [("LeakyRelu", {"alpha": 0.2}), ("Elu", {"alpha": 0.7}), ("Selu", {}), ("HardSigmoid", {"alpha": 0.3})],
+    [
+        ("LeakyRelu", {"alpha": 0.2}),
+        ("Elu", {"alpha": 0.7}),
+        ("Selu", {}),
+        ("HardSigmoid", {"alpha": 0.3}),
+        ("Gelu", {"approximate": "tanh"}),
+    ],
 )
 def test_functions_with_attributes(op, attributes):
-    net = Net(x=[1, 3, 5])
+    net = Net(x=[1, 3, 5], opset=20)
     assert_equals_runtime(net, net(op, "x", **attributes))
 
 

@@ -205,6 +205,28 @@ def _softplus(x: Tensor) -> Any:
     return ("add", ("max", x, 0.0), ("log", ("add", 1.0, ("exp", ("neg", ("abs", x))))))
 
 
+def _erf_of_size(size: Any) -> Any:
+    """Return erf of a number of at least 0, to 1.5e-7: Abramowitz and Stegun 1964, 7.1.26."""
+    t = ("div", 1.0, ("add", 1.0, ("mul", 0.3275911, size)))
+    total: Any = 0.0
+    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        total = ("mul", t, ("add", total, factor))
+    return ("sub", 1.0, ("mul", total, ("exp", ("neg", ("mul", size, size)))))
+
+
+def _gelu(builder: Builder, node: Node) -> Tensor:
+    def exact(x: Tensor) -> Any:
+        size = ("abs", x)
+        # x erf(x / √2) is even
+        return ("mul", 0.5, ("add", x, ("mul", size, _erf_of_size(("mul", math.sqrt(0.5), size)))))
+
+    def by_tanh(x: Tensor) -> Any:
+        inner = ("mul", x, ("add", 1.0, ("mul", 0.044715, ("mul", x, x))))
+        return ("mul", ("mul", 0.5, x), ("add", 1.0, ("tanh", ("mul", math.sqrt(2 / math.pi), inner))))
+
+    return _pointwise(exact if node.attribute("approximate", "none") == "none" else by_tanh, 1, builder, node)
+
+
 def whole(x: Any) -> Any:
     """Return the expression of a number, a tensor or an expression, without its fraction."""
     size = ("abs", x)
@@ -678,6 +700,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "Cos": lambda x: ("cos", x),
     # the step gives 0 for NaN
     "Sign": lambda x: ("select", ("equal", x, x), ("sign", x), x),
+    "Erf": lambda x: ("mul", ("sign", x), _erf_of_size(("abs", x))),
     "Reciprocal": lambda x: ("div", 1.0, x),
     "Softplus": _softplus,
     "Softsign": lambda x: ("div", x, ("add", 1.0, ("abs", x))),
@@ -701,6 +724,7 @@ OPERATORS: dict[str, Operator] = {
     "PRelu": _prelu,
     "LeakyRelu": _leaky,
     "Elu": _elu,
+    "Gelu": _gelu,
     "Selu": _selu,
     "HardSigmoid": _hard_sigmoid,
     "Cast": _cast,
