@@ -302,6 +302,73 @@ def test_recordings_without_a_window_and_jumps_of_the_time_are_named(tmp_path):
     opened(Tables(resample=10.0, gap=1.0), tmp_path)
 
 
+def value(i, k):
+    return round(np.cos(0.77 * i * i + k), 3)
+
+
+def rows_of_two(first, second, step):
+    """Return a function of a file's index: 20 rows of two sensors in turn, with times, ids and values."""
+
+    def rows(i):
+        pairs = [(k // 2 * 0.02 + step * (k % 2), (first, second)[k % 2], value(i, k)) for k in range(20)]
+        return "".join(f"{t:.3f},{name},{value:.3f},{'ab'[i % 2]}\n" for t, name, value in pairs)
+
+    return rows
+
+
+# header, rows of each file, settings, and the warning
+DOUBTFUL = {
+    "two devices": ("t,device,v,label", rows_of_two("A", "B", 0.0), {}, "device: its values alternate"),
+    "two devices in turn": ("t,device,v,label", rows_of_two("A", "B", 0.01), {}, "device: its values alternate"),
+    "two numbered devices": ("t,device id,v,label", rows_of_two(1, 2, 0.0), {}, "set 'sequence=device id'"),
+    "a numbered person": (
+        "t,patient no,v,label",
+        lambda i: "".join(f"{k / 50},{i // 2},{value(i, k):.3f},{'ab'[i % 2]}\n" for k in range(9)),
+        {},
+        "patient no: a channel with one whole number in each recording, .*'split_by=patient no'",
+    ),
+    "a counter": (
+        "frame,v,label",
+        lambda i: "".join(f"{k},{value(i, k):.3f},{'ab'[i % 2]}\n" for k in range(9)),
+        {"resample": 2.0},
+        "frame: taken as the time in s, as it rises",
+    ),
+    "two spellings": (
+        "t,v,label",
+        lambda i: "".join(f"{k / 50},{value(i, k):.3f},{('walk', 'run', 'Run')[i % 3]}\n" for k in range(9)),
+        {},
+        "[Rr]un, [Rr]un: classes that differ in upper and lower case alone",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTFUL)
+def test_doubtful_columns_are_named(tmp_path, case):
+    header, rows, settings, message = DOUBTFUL[case]
+    for i in range(12):
+        (tmp_path / f"{i}.csv").write_text(f"{header}\n{rows(i)}")
+    with pytest.warns(EdgernnWarning, match=message) as warned:
+        opened(Tables(**settings), tmp_path)
+    assert len(warned) == 1
+
+
+@pytest.mark.parametrize("ids", [(1, 2), ("A", "B")])
+def test_devices_that_alternate_are_sequences_if_one_says_so(tmp_path, ids):
+    for i in range(12):
+        (tmp_path / f"{i}.csv").write_text("t,device,v,label\n" + rows_of_two(*ids, 0.0)(i))
+    task = opened(Tables(sequence="device"), tmp_path)
+    expected = {np.float32([[value(i, k)] for k in range(d, 20, 2)]).tobytes() for i in range(12) for d in (0, 1)}
+    assert set(sequences_of(task)) == expected
+
+
+def test_switches_and_slow_times_raise_no_warning(tmp_path):
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        rows = [f"12:00:{k // 10:02d},{rng.integers(2)},{rng.integers(4)},{'ab'[i % 2]}\n" for k in range(40)]
+        (tmp_path / f"{i}.csv").write_text("time,on,level,label\n" + "".join(rows))
+    assert opened(Tables(), tmp_path).channels == ("on", "level")
+
+
 def test_columns_without_values_are_not_read(tmp_path):
     for i in range(12):
         x = np.random.default_rng(i).normal(size=9)

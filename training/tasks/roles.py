@@ -208,7 +208,10 @@ def find_roles(
                 got = f"columns of time alone ({some(times)})"
                 hint = ": they have the name of a time or rise from row to row; to train on them, set time=none"
             elif len(names) == 1:
-                hint = "; separate the cells by commas, semicolons or tabs"
+                hint = (
+                    "; separate the cells by commas, semicolons or tabs, with as many in the header as in each row, "
+                    "and remove lines before the header"
+                )
             raise EdgernnError(f"{source}: expected channels, columns of numbers without another role, got {got}{hint}")
     used = {*features, *times, *label, *targets, *sequence, *group}
     left = tuple(name for name in names if name not in used)

@@ -2,6 +2,8 @@
 """Task on a user's own tables: csv or parquet files, one recording each or with a column of sequences."""
 
 import math
+import shlex
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -10,12 +12,13 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from edgernn.config import ModelConfig
-from edgernn.errors import EdgernnError, UsageError, counted, some
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, counted, some
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.timeline import (
     IGNORED,
@@ -158,6 +161,8 @@ class Tables(ColumnSettings, OwnData):
             derived = (*(f"{n} observed" for n in roles.features), *(f"{since} since {n}" for n in roles.features))
             self.channels = (*roles.features, *(derived if self._imputes else ()))
         recordings = self._recordings(source, files, table, roles)
+        if self._seed is not None:
+            self._warn_of_doubtful_columns(source, table, recordings, roles)
         rates = self._rates(source, table, recordings, roles)
         self.reading = {
             "columns": table.names,
@@ -305,6 +310,12 @@ class Tables(ColumnSettings, OwnData):
             raise EdgernnError(f"{source}: expected labels in the column {roles.label!r}, got none; fill some")
         if self.classes is None:
             self.classes = names
+            spellings: dict[str, list[str]] = {}
+            for name in names:
+                spellings.setdefault(name.casefold(), []).append(name)
+            if alike := [name for group in spellings.values() if len(group) > 1 for name in group]:
+                text = f"{source}: {some(alike)}: classes that differ in upper and lower case alone"
+                warnings.warn(f"{text}; if they are the same, write them alike", EdgernnWarning, stacklevel=2)
         elif unknown := [name for name in names if name not in self.classes]:
             raise EdgernnError(
                 f"{source}: expected the classes {some(self.classes)} of the training, got {some(unknown)}; "
@@ -316,6 +327,29 @@ class Tables(ColumnSettings, OwnData):
             )
         number: dict[str | None, int] = {name: i for i, name in enumerate(self.classes)}
         return np.array([number.get(name, IGNORED) for name in labels])
+
+    def _warn_of_doubtful_columns(
+        self, source: Path, table: Table, recordings: Sequence[Recording], roles: Roles
+    ) -> None:
+        """Warn of a counter taken as time, ids taken as channels, and rows of several sensors in one recording."""
+        reads_time = self.time == AUTO and (self.resample or self.gap) and roles.time
+        times = [r.seconds for r in recordings if r.seconds is not None and len(r) > 1]
+        if reads_time and roles.time not in TimeNames() and all(np.median(np.diff(t)) == 1 for t in times):
+            text = f"{source}: {roles.time}: taken as the time in s, as it rises from row to row"
+            warnings.warn(f"{text}; if it counts rows, write a column of seconds", EdgernnWarning, stacklevel=2)
+        columns = (*roles.unread, *roles.features)
+        if name := next((name for name in columns if _alternates(table, name, recordings)), ""):
+            text = f"{source}: {name}: its values alternate from row to row, as do rows of several sensors or devices"
+            remedy = f"to read each on its own, set {shlex.quote('sequence=' + name)}; else write a column for each"
+            warnings.warn(f"{text}, which are read as one sequence; {remedy}", EdgernnWarning, stacklevel=2)
+        if self.features is None:
+            firsts = np.stack([r.x[0] for r in recordings])
+            is_same = np.all([len(r) > 1 and (r.x == r.x[0]).all(0) for r in recordings], 0)
+            is_id = is_same & (firsts == np.round(firsts)).all(0) & (firsts != firsts[0]).any(0)
+            if ids := [name for name, doubtful in zip(roles.features, is_id, strict=True) if doubtful]:
+                text = f"{source}: {some(ids)}: a channel with one whole number in each recording, as an id has"
+                remedy = f"if it is one, set {shlex.quote('split_by=' + ids[0])}, or features to the channels"
+                warnings.warn(f"{text}; {remedy}", EdgernnWarning, stacklevel=2)
 
     def _rates(self, source: Path, table: Table, recordings: Sequence[Recording], roles: Roles) -> list[float]:
         rates: dict[float, str] = {}
@@ -456,6 +490,28 @@ class Tables(ColumnSettings, OwnData):
             parts = "; ".join(f"{part} {some(self.division[part])}" for part in _PARTS)
             lines.append(f"split by {self.division['by']}: {parts}")
         return lines
+
+
+def _alternates(table: Table, name: str, recordings: Sequence[Recording]) -> bool:
+    """True if a column has few values, which change from row to row: text at most rows, numbers at equal times."""
+    is_text = table.is_text(name)
+    for recording in recordings:
+        values = table.frame[name][recording.rows].cast(pl.String).rank("dense").fill_null(0).to_numpy()
+        length = len(recording)
+        count = len(np.unique(values))
+        if not 2 <= count <= length / 2:
+            return False
+        if is_text:
+            alternates = 2 * np.count_nonzero(np.diff(values)) >= length - 1
+        elif recording.seconds is None:
+            return False
+        else:
+            # each time has each value once, and most values
+            pairs = np.unique(np.stack([recording.seconds, values]), axis=1).shape[1]
+            alternates = pairs == length >= len(np.unique(recording.seconds)) * count / 1.5
+        if not alternates:
+            return False
+    return True
 
 
 def _tensor(array: npt.NDArray[Any] | None) -> Tensor | None:
