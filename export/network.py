@@ -6,6 +6,7 @@ import inspect
 import itertools
 import json
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from edgernn import __version__
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.export.axes import name_axes
 from edgernn.export.check import Check, check_numbers, recorded_margins
 from edgernn.export.conditional import nodes_within, place_parts
@@ -28,7 +29,7 @@ from edgernn.export.layer_functions import call_exporter, op_attributes
 from edgernn.files import replacing
 from edgernn.kernels.recurrent_op import NODE_LAYER, layer_of
 from edgernn.layer import RecurrentLayer, python_loop
-from edgernn.nn import CausalConv1d, Recurrent, convert
+from edgernn.nn import CausalConv1d, Recurrent, RecurrentCell, convert
 from edgernn.padding import UNKNOWN_STATES
 from edgernn.rules.base import UpdateRule
 from edgernn.runtime.interface import NEXT, next_values
@@ -258,6 +259,13 @@ def _check_states(inputs: Sequence[str], outputs: Sequence[str], network: nn.Mod
                 f"outputs: expected no state, as {title} reads steps of other calls, got {ends[0]}.next; use "
                 "edgernn.nn.CausalConv1d, or leave out the states"
             )
+        if isinstance(part, Recurrent | RecurrentCell):
+            start = part.initial_state(1, next(part.parameters()))
+            if any(bool(tensor.any()) for tensor in pytree.tree_leaves(start)):
+                text = f"the first state of {title} is not zero, but sessions and packed models start states as zeros"
+                warnings.warn(
+                    f"{text}; give them its initial_state(...) in the first call", EdgernnWarning, stacklevel=4
+                )
 
 
 def _traced(

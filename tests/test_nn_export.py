@@ -518,3 +518,25 @@ def test_lengths_are_an_input_of_the_file(net: nn.Module, tmp_path: Path) -> Non
     with pytest.raises(edgernn.UsageError, match="lengths: expected outputs that read y and the state h alone"):
         to_onnx(Padded("lstm"), tmp_path / "lstm.onnx", (x, lengths, mask))
     assert not (tmp_path / "lstm.onnx").exists()
+
+
+def test_a_state_that_starts_elsewhere_than_at_zero_is_named(tmp_path: Path) -> None:
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = Recurrent("gru", 3, 4, rule="skip")
+
+        def forward(self, x: Tensor, h: Tensor, pressure: Tensor) -> tuple[Tensor, ...]:
+            y, state = self.rnn(x, (h, pressure))
+            return y, *state
+
+    net, path, x = Skipping().eval(), tmp_path / "net.onnx", torch.randn(5, 1, 3)
+    names = ["h", "pressure"]
+    start = net.rnn.initial_state(1, x)
+    with pytest.warns(EdgernnWarning, match=r"state of rnn \(Recurrent\) is not zero.*initial_state"):
+        to_onnx(net, path, (x, *start), inputs=["x", *names], outputs=["y", *(f"{name}.next" for name in names)])
+    with torch.no_grad():
+        expected = net(x, *start)[0].numpy()
+    session, feeds = NetworkSession(path), {name: s.detach().numpy() for name, s in zip(names, start, strict=True)}
+    assert np.allclose(session.run(x.numpy(), **feeds)["y"], expected, atol=1e-6)
+    assert not np.allclose(session.run(x.numpy())["y"], expected, atol=1e-3)
