@@ -11,7 +11,8 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.layer_trace import Trace
 from edgernn.rules import PerColumn
-from edgernn.rules.delta import Send, threshold_grad
+from edgernn.rules.decision import StraightThrough
+from edgernn.rules.delta import threshold_grad
 
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer
@@ -129,7 +130,7 @@ class SendOrKeep(torch.autograd.Function):
 def _with_grads(rule: PerColumn, values: Tensor, start: Tensor, sent: Tensor) -> Tensor:
     """Return `sent` (T, B, N) with the gradients that `UpdateRule.decide` gives it step by step."""
     if rule.straight_through:
-        straight: Tensor = Send.apply(values, sent)  # type: ignore[no-untyped-call]
+        straight: Tensor = StraightThrough.apply(sent, values)  # type: ignore[no-untyped-call]
         return straight
     held: Tensor = SendOrKeep.apply(values, start, sent)  # type: ignore[no-untyped-call]
     return held

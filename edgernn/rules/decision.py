@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decision of an update rule at a step (`Decision`), the states of a rule (`Memory`), and shares of work (`Rates`)."""
+"""What an update rule decides at a step (`Decision`), with which gradient, its states, and shares of work (`Rates`)."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from edgernn.errors import UsageError
@@ -78,3 +79,22 @@ class Rates(NamedTuple):
     @property
     def busy_steps(self) -> float:
         return float(self.updates > 0) if self.busy is None else self.busy
+
+
+class StraightThrough(torch.autograd.Function):
+    """Straight-through estimator: returns `result` in the dtype of `source`, to which it passes its gradient."""
+
+    # transforms of torch.func need both
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep nothing for the backward pass."""
+
+    @staticmethod
+    def forward(result: Tensor, source: Tensor) -> Tensor:
+        return result.to(source.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, grads[0]

@@ -10,27 +10,8 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.decision import Decision, Memory, Rates
+from edgernn.rules.decision import Decision, Memory, Rates, StraightThrough
 from edgernn.rules.kinds.column import PerColumn, Sending
-
-
-class Send(torch.autograd.Function):
-    """Straight-through estimator: returns `sent`, and passes the gradient of the result to the current `value`."""
-
-    # transforms of torch.func need both
-    generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing for the backward pass."""
-
-    @staticmethod
-    def forward(value: Tensor, sent: Tensor) -> Tensor:
-        return sent.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0], None
 
 
 class ThresholdGradient(torch.autograd.Function):
@@ -174,7 +155,7 @@ class Delta(PerColumn):
         moved = (value - last).abs() > theta
         sent = torch.where(moved, value, last)
         if self.straight_through and torch.is_grad_enabled():
-            sent = Send.apply(value, sent)  # type: ignore[no-untyped-call]
+            sent = StraightThrough.apply(sent, value)  # type: ignore[no-untyped-call]
         return sent, moved
 
     def _with_threshold_grad(self, result: Tensor, factor: Tensor, theta: Tensor) -> Tensor:

@@ -2,32 +2,14 @@
 """The kinds of rules that decide by the sign of a score: for each neuron (`PerNeuron`) or each sample (`PerSample`)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.rules.base import CellInputs, Decision, UpdateRule
-
-
-class StraightThrough(torch.autograd.Function):
-    """Straight-through estimator: returns the mask `active` as floats, and passes its gradient to `likelihood`."""
-
-    # transforms of torch.func need both
-    generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing for the backward pass."""
-
-    @staticmethod
-    def forward(active: Tensor, likelihood: Tensor) -> Tensor:
-        return active.to(likelihood.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        return None, grads[0]
+from edgernn.rules.decision import StraightThrough
 
 
 class Scored(UpdateRule):
