@@ -496,19 +496,20 @@ def _alternates(table: Table, name: str, recordings: Sequence[Recording]) -> boo
     """True if a column has few values, which change from row to row: text at most rows, numbers at equal times."""
     is_text = table.is_text(name)
     for recording in recordings:
-        values = table.frame[name][recording.rows].cast(pl.String).rank("dense").fill_null(0).to_numpy()
-        length = len(recording)
-        count = len(np.unique(values))
-        if not 2 <= count <= length / 2:
+        seconds = recording.seconds
+        if not is_text and seconds is None:
             return False
-        if is_text:
+        column, length = table.frame[name][recording.rows], len(recording)
+        # most columns have too many values, which are counted faster than ranked
+        if not 2 <= (count := column.n_unique()) <= length / 2:
+            return False
+        values = column.cast(pl.String).rank("dense").fill_null(0).to_numpy()
+        if is_text or seconds is None:
             alternates = 2 * np.count_nonzero(np.diff(values)) >= length - 1
-        elif recording.seconds is None:
-            return False
         else:
             # each time has each value once, and most values
-            pairs = np.unique(np.stack([recording.seconds, values]), axis=1).shape[1]
-            alternates = pairs == length >= len(np.unique(recording.seconds)) * count / 1.5
+            pairs = np.unique(np.stack([seconds, values]), axis=1).shape[1]
+            alternates = pairs == length >= len(np.unique(seconds)) * count / 1.5
         if not alternates:
             return False
     return True
