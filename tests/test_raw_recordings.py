@@ -234,7 +234,7 @@ def test_neither_a_person_nor_a_recording_is_on_both_sides(tmp_path, seed, folds
     for i in range(16):
         text = "".join(f"{i // 2},{k * k % 5},{'ab'[k // 100]},p{i // 2}\n" for k in range(200))
         (tmp_path / f"{i}.csv").write_text(f"who,x,activity,person\n{text}")
-    settings = {"window": 50, "stride": 10, "folds": folds}
+    settings = {"features": "who,x", "window": 50, "stride": 10, "folds": folds}
     task = opened(Tables(**settings), tmp_path, seed)
     people = [{f"p{int(x[0, 0])}" for x in part.x} for part in parts(task)]
     assert all(people)
@@ -256,7 +256,7 @@ def test_a_person_in_the_name_of_files_is_on_one_side(tmp_path, folds):
         path.write_text("who,x\n" + "".join(f"{i // 4},{k * k % 5}\n" for k in range(12)))
         write_wav(tmp_path / "words" / word / f"{person}_{i}.wav", np.arange(1600) % (50 + i) * (i % 2))
     for seed in range(3):
-        task = opened(Tables(split_by="{}_*", window=4, folds=folds), tmp_path / "tables", seed)
+        task = opened(Tables(split_by="{}_*", features="who,x", window=4, folds=folds), tmp_path / "tables", seed)
         people = [{f"p{int(x[0, 0])}" for x in part.x} for part in parts(task)]
         assert sum(map(len, people)) == len(set.union(*people)) == 6
         assert [set(task.division[part]) for part in PARTS] == people
