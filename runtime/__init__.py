@@ -21,7 +21,7 @@ _MODULES = {
 __all__ = [*_MODULES]  # noqa: PLE0604
 
 if not TYPE_CHECKING:
-    # a training imports edgernn.runtime.zoo, which needs none of these
+    # a training imports edgernn.runtime.library, which needs none of these
 
     def __getattr__(name):
         if name not in _MODULES:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
+IGNORED = -1
 # classes in a row: the likeliest ones
 _CLASSES = 3
 

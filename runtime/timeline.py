@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError, EdgernnWarning, some
+from edgernn.runtime.answers import IGNORED
 from edgernn.runtime.csv_table import Dialect, of_the_day
 
-# label of a step or sequence that counts neither in the loss nor in metrics; a number is NaN there
-IGNORED = -1
 # recordings whose rows a second differ by this factor have another rate; phones vary by some percent
 OTHER_RATE = 1.2
 # a time that rises by so many times the median rise has a jump

@@ -30,7 +30,6 @@ from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.own_network import OwnNetwork
 from edgernn.progress import Progress, Silent
 from edgernn.runtime.answers import class_names, probabilities
-from edgernn.runtime.input_check import in_order
 from edgernn.settings import as_word
 from edgernn.signals import Interrupted, delaying
 from edgernn.steering import Steering
@@ -162,6 +161,7 @@ class TrainedRun(dict[str, Any]):
             UsageError: x has another shape, or the model cannot run sequences of unequal lengths.
             EdgernnError: A number is not finite.
         """
+        from edgernn.runtime.input_check import in_order
         from edgernn.training.tasks.arrays import stacked
 
         channels = self._task["channels"]

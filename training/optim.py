@@ -17,7 +17,6 @@ from edgernn.errors import UsageError, nearest, some
 from edgernn.files import MODEL
 from edgernn.model import SequenceModel
 from edgernn.rules.base import UpdateRule
-from edgernn.runtime.zoo import find_model
 from edgernn.settings import as_word
 from edgernn.store import WEIGHTS, read_config, read_tensors
 from edgernn.training.config import TrainConfig
@@ -219,6 +218,7 @@ def read_start(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """
     # imports onnxscript, which other trainings do not need
     from edgernn.export.exported_model import read_exported
+    from edgernn.runtime.zoo import find_model
 
     path = find_model(source)
     if not (path / WEIGHTS).is_file() and (path / MODEL).is_file():

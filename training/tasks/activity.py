@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.timeline import IGNORED
+from edgernn.runtime.answers import IGNORED
 from edgernn.training.datasets.find import find_either
 from edgernn.training.datasets.registry import SETS
 from edgernn.training.formats import read_hapt

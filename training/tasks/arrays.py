@@ -17,9 +17,10 @@ from torch.utils.data import Dataset
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.files import write_arrays
+from edgernn.runtime.answers import IGNORED
 from edgernn.runtime.csv_table import rises
 from edgernn.runtime.input_check import as_array, is_frame, warn_of_rounding
-from edgernn.runtime.timeline import IGNORED, padded
+from edgernn.runtime.timeline import padded
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.folders import sorted_names
 from edgernn.training.tasks.own import MANY_CLASSES, NEXT, OwnData

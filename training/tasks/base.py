@@ -16,7 +16,7 @@ from edgernn.config import ModelConfig
 from edgernn.costs import executed_macs
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.runtime.timeline import IGNORED
+from edgernn.runtime.answers import IGNORED
 from edgernn.training.tasks.sources import Batch, Source, Split, is_counted
 from edgernn.training.tasks.trivial import log_counts
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from edgernn.files import write_text
 from edgernn.model import RecurrentModel
-from edgernn.runtime.timeline import IGNORED
+from edgernn.runtime.answers import IGNORED
 from edgernn.training import pictures
 from edgernn.training.tasks.base import CLASSIFICATION, CONFUSION, CONFUSION_TABLE, Objective, Tally, Task
 from edgernn.training.tasks.output_layer import output_layer, scale_layer

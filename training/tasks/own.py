@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, some
 from edgernn.model import RecurrentModel
-from edgernn.runtime.timeline import IGNORED
+from edgernn.runtime.answers import IGNORED
 from edgernn.settings import Expected
 from edgernn.training.tasks.augment import Augmentation
 from edgernn.training.tasks.base import (

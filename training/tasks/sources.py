@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgernn.runtime.timeline import IGNORED
+from edgernn.runtime.answers import IGNORED
 
 # number of sequences evaluated at once
 EVALUATION_BATCH = 250

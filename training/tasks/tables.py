@@ -19,9 +19,9 @@ from torch import Tensor
 
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, counted, some
+from edgernn.runtime.answers import IGNORED
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.timeline import (
-    IGNORED,
     OTHER_RATE,
     Recording,
     TimeNames,
