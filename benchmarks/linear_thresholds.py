@@ -20,14 +20,14 @@ from edgernn.export.linear_nodes import LinearNode
 from edgernn.export.streaming.stream_file import stream_file
 from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
-from edgernn.training.calibration.layer_graph import LayerGraph, open_graph
+from edgernn.training.calibration.calibrated_graph import CalibratedGraph, open_graph
 
 NAMES = ("dtln/model_1.onnx", "dtln/model_2.onnx", "nsnet2/nsnet2-20ms-baseline.onnx")
 MULTIPLES = (0, 0.1, 0.25, 0.5, 1)
 FRAMES = 400
 
 
-def run(graph: LayerGraph, proto: onnx.ModelProto, x: Array) -> Mapping[str, Array]:
+def run(graph: CalibratedGraph, proto: onnx.ModelProto, x: Array) -> Mapping[str, Array]:
     """Run a file from zeros on one frame a call; return its inputs and outputs, joined along the first axis."""
     session = open_session("network.onnx", proto, library_path(), 1)
     names = [value.name for value in session.get_outputs()]

@@ -13,7 +13,7 @@ from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.imputers import Imputer
 from edgernn.kernels import fastest
-from edgernn.kernels.common import Kept
+from edgernn.kernels.common import Saved
 from edgernn.kernels.recurrent_op import describe, is_traced, run
 from edgernn.layer_trace import COUNT, LAST, Trace, joined
 from edgernn.rules.always import Always
@@ -44,13 +44,13 @@ class Unroller(Protocol):
     """Type of a faster implementation of a layer's loop over time.
 
     It returns what `RecurrentLayer.forward` returns. If it does not support the layer's x and state, it returns None,
-    and the Python loop runs instead. `kept`, if any, takes or has the values of its backward pass.
+    and the Python loop runs instead. `saved`, if any, takes or has the values of its backward pass.
     """
 
     name: str
 
     def __call__(
-        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+        self, layer: "RecurrentLayer", x: Tensor, state: State, saved: Saved | None = None
     ) -> tuple[Tensor, State, Trace] | None: ...
 
 

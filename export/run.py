@@ -95,7 +95,8 @@ def read_result(run: Path) -> dict[str, Any]:
     result_file = run / "result.json"
     if not result_file.is_file():
         raise EdgernnError(
-            f"{run}: expected a finished training, got an interrupted one; resume it: {resume_command(run)}"
+            f"{run}: expected a finished training, got one that runs or was interrupted; wait for it, or resume it: "
+            f"{resume_command(run)}"
         )
     result: dict[str, Any] = read_json(result_file)
     return result

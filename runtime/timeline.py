@@ -433,7 +433,8 @@ def seconds_of(name: str, cells: Sequence[str], dialect: Dialect, *, warn: bool 
             # milliseconds since a start, or another count of seconds since 1970; days as in spreadsheets
             if step > 1 or unit != "s" or (0 < step < 1e-4 and size > 1e4):
                 text = f"{name}: numbers without a unit are taken as {unit}, {step:.3g} s from row to row; name their"
-                warnings.warn(f"{text} unit in the header, as in '{name} (ms)'", EdgernnWarning, stacklevel=2)
+                example = "days" if step < 1e-4 else "ms"
+                warnings.warn(f"{text} unit in the header, as in '{name} ({example})'", EdgernnWarning, stacklevel=2)
         return seconds
     last = [match for cell in cells if (match := _YEAR_LAST.match(cell.strip()))]
     months_first = any(int(match["b"]) > _MONTHS for match in last)

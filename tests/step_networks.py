@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from edgernn.runtime.graph_options import GraphOptions
 from edgernn.runtime.packed import pack, pack_file
-from edgernn.training.calibration.layer_graph import open_graph
+from edgernn.training.calibration.calibrated_graph import open_graph
 from tests.apps import ROOT
 from tests.test_calibrate_calls import linear_maps
 from tests.test_step_graph import Net, periodic, small_file

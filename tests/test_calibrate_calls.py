@@ -17,7 +17,7 @@ from edgernn.runtime.open_model import open_session
 from edgernn.runtime.wav import read_wav, write_wav
 from edgernn.runtime.weights import PACKED_MAGIC
 from edgernn.training.calibration.calibrate_file import calibrate_file
-from edgernn.training.calibration.layer_graph import open_graph
+from edgernn.training.calibration.calibrated_graph import open_graph
 from tests.test_step_graph import Net, normal
 from tests.test_stream_files import branching, model, weights_of
 

@@ -17,7 +17,7 @@ from edgernn.runtime.packed import pack
 from edgernn.runtime.weights import Weights
 from edgernn.training.calibration import calibrate
 from edgernn.training.calibration.calibrate_file import calibrate_file
-from edgernn.training.calibration.layer_graph import open_graph
+from edgernn.training.calibration.calibrated_graph import open_graph
 from tests import oracle
 from tests.models import contractive, exported
 from tests.test_packed import steps

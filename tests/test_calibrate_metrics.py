@@ -15,7 +15,7 @@ from edgernn.store import load_model
 from edgernn.training import train
 from edgernn.training.calibration.calibrate import calibrate_on
 from edgernn.training.calibration.calibrate_file import calibrate_file
-from edgernn.training.calibration.layer_graph import OperatorGraph
+from edgernn.training.calibration.calibrated_graph import OperatorGraph
 from edgernn.training.calibration.threshold_search import CURVE, search_thresholds
 from edgernn.training.evaluate import open_task
 from tests.test_calibrate_file import data, operator, run, store

@@ -13,7 +13,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.export import graph
 from edgernn.runtime import Session
 from edgernn.training.calibration.calibrate_file import calibrate_file
-from edgernn.training.calibration.layer_graph import open_graph
+from edgernn.training.calibration.calibrated_graph import open_graph
 from tests.models import exported
 from tests.own_cells import JANET
 from tests.test_calibrate_exported import inputs, model_of, store

@@ -26,7 +26,7 @@ from edgernn.runtime.library import run_interruptibly
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.packed import pack
 from edgernn.training.calibration.calibrate_file import calibrate_file
-from edgernn.training.calibration.layer_graph import open_graph
+from edgernn.training.calibration.calibrated_graph import open_graph
 from tests.use_mutants import MODELS, find_faults
 
 # `make check-models` uses many more

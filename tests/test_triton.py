@@ -24,8 +24,8 @@ pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, 
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
 from benchmarks.gpu_items import grad
 from edgernn.kernels import gpu, sequence
+from edgernn.kernels.describe_layer import describe_layer
 from edgernn.kernels.kernel_form import KernelForm, choose, precision
-from edgernn.kernels.layer_layout import make_layout
 from edgernn.kernels.triton_source import load
 from tests.pairs import covering
 from tests.triton_layers import RESIDENT, SPINE, STREAMED, assert_same, both_forms, compile_for_real, fused, use_form
@@ -193,7 +193,7 @@ def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], 
         gpu.GpuUnroller(layer)
     assert str(refused.value) == f"there is no kernel for own: {why}; change the cell"
     with pytest.raises(ProgramError, match=why):
-        make_layout(layer)
+        describe_layer(layer)
 
 
 # torch's compiler wraps an autograd function in an object
@@ -302,13 +302,13 @@ def run_rounded(values: Tensor, out: Tensor) -> None:
     ],
 )
 def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: KernelForm) -> None:
-    assert choose(make_layout(make(cell, "always", 3, H)), precision) == form
+    assert choose(describe_layer(make(cell, "always", 3, H)), precision) == form
 
 
 def test_smaller_shared_memory_holds_less() -> None:
-    layout = make_layout(make("gru", "always", 3, 128))
-    assert choose(layout, "tf32", 163 * 1024) == KernelForm(True, held=1)
-    assert choose(layout, "tf32", 99 * 1024) == KernelForm(True, held=0)
+    spec = describe_layer(make("gru", "always", 3, 128))
+    assert choose(spec, "tf32", 163 * 1024) == KernelForm(True, held=1)
+    assert choose(spec, "tf32", 99 * 1024) == KernelForm(True, held=0)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_less_is_held_where_a_device_has_no_room(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(gpu, "kernels", kernels)
     monkeypatch.setattr(gpu, "_SMALLER", {})
-    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: KernelForm(True, held=3))
+    monkeypatch.setattr(gpu, "choose", lambda spec, precision, shared=0: KernelForm(True, held=3))
     layer = make("gru", "always", 2, 3)
     x, state = inputs(layer, 1, 1)
     for _ in range(2):

@@ -7,7 +7,7 @@ kind COLUMN.
 On a CPU the kernels are those of the native training library: `training_library` loads and calls it, `cpu` is the
 autograd function, `program_cell` passes a user's own cell to the library, and `batch_norm` a normalisation.
 
-On a GPU the kernels are generated in Triton. `layer_layout` describes a layer as a `Layout` (`layout`), and `sequence`
+On a GPU the kernels are generated in Triton. `describe_layer` describes a layer as a `LayerSpec`, and `sequence`
 writes their source: `forward` and `backward` on the base `writer`, with the part of each kind of rule from `rule` and
 the equations from `pointwise`. `kernel_form` chooses tile sizes, `gpu` is the autograd function, `gradients` computes
 those of weights, and `send` the values that rules of the kind COLUMN send of x. `graphs` replays the loop where kernels

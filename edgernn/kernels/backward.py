@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generator of a layer's backward Triton kernel."""
 
-from edgernn.kernels.layout import SENT_H, Product
+from edgernn.kernels.layer_spec import SENT_H, Product
 from edgernn.kernels.pointwise import Pointwise
 from edgernn.kernels.writer import KernelSource
 
@@ -13,38 +13,38 @@ class BackwardSource(KernelSource):
 
     @property
     def flags(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(f"HAS_{name}" for name in self.layout.output_grads)
+        return tuple(f"HAS_{name}" for name in self.spec.output_grads)
 
     @property
     def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
-        layout = self.layout
-        return (*layout.backward_inputs, *(f"y_{name}" for name in layout.output_grads), *layout.gradients)
+        spec = self.spec
+        return (*spec.backward_inputs, *(f"y_{name}" for name in spec.output_grads), *spec.gradients)
 
     def body(self) -> None:
-        layout = self.layout
+        spec = self.spec
         self.before_steps([name for name in self._vectors() if not name.startswith("b_")])
         self.hold()
         if self.resident:
-            for state in layout.states:
+            for state in spec.states:
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
-            for name in layout.neuron_memory:
+            for name in spec.neuron_memory:
                 self.load(f"to_{name}", "H", f"d_{name}", "row")
-            if not layout.straight_through:
+            if not spec.straight_through:
                 self.put(f"d_{SENT_H} = tl.zeros((ROWS, HP), tl.float32)")
-            for name, (_, size) in layout.sums.items():
+            for name, (_, size) in spec.sums.items():
                 if size != "1":
                     self.put(f"sum_{name} = tl.zeros((ROWS, {self.width(size)}), tl.float32)")
-        numbers = [f"to_{name}" for name in layout.sample_memory]
-        numbers += [f"sum_{name}" for name, (_, size) in layout.sums.items() if size == "1"]
+        numbers = [f"to_{name}" for name in spec.sample_memory]
+        numbers += [f"sum_{name}" for name, (_, size) in spec.sums.items() if size == "1"]
         self.put(*(f"{name} = tl.zeros((ROWS, 1), tl.float32)" for name in numbers))
         self.put("at = tl.cast(T - 1, tl.int64) * B + row")
         if self.resident:
             self._read_all()
         with self.block("for step in range(T):"):
-            if self.resident and not layout.straight_through:
+            if self.resident and not spec.straight_through:
                 self.put("keeps = keeps_earlier")
-            if layout.rule:
-                layout.rule.begin_step_back(self)
+            if spec.rule:
+                spec.rule.begin_step_back(self)
             if self.loads_groups and not self.resident:
                 with self.stage("H"):
                     self._store_grad_of_u()
@@ -52,11 +52,11 @@ class BackwardSource(KernelSource):
             with self.stage("H"):
                 self._update()
             self.barrier()
-            if layout.rule:
-                layout.rule.end_step_back(self)
-            if layout.mid is not None:
+            if spec.rule:
+                spec.rule.end_step_back(self)
+            if spec.mid is not None:
                 with self.stage("M"):
-                    self._mid(layout.mid)
+                    self._mid(spec.mid)
                 self.barrier()
             if self.resident:
                 self._add_output_grads()
@@ -69,19 +69,19 @@ class BackwardSource(KernelSource):
             if not self.resident:
                 self.put("at -= B")
         if self.resident:
-            for state in layout.states:
+            for state in spec.states:
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
-            for name in layout.neuron_memory:
+            for name in spec.neuron_memory:
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
-            if not layout.straight_through:
+            if not spec.straight_through:
                 self.store(f"d_{SENT_H}", "H", f"d_{SENT_H}", "row")
-            for name, (_, size) in layout.sums.items():
+            for name, (_, size) in spec.sums.items():
                 if size != "1":
                     self.store(f"sum_{name}", size, f"sum_{name}", "row")
-        for name in layout.sample_memory:
+        for name in spec.sample_memory:
             self.put(f"if HAS_all_{name}:", f"    to_{name} += tl.load(y_all_{name}_ptr + row, live, 0.0)")
             self.put(f"tl.store(d_{name}_ptr + row, to_{name}, live)")
-        for name, (_, size) in layout.sums.items():
+        for name, (_, size) in spec.sums.items():
             if size == "1":
                 self.put(f"tl.store(sum_{name}_ptr + row, sum_{name}, live)")
 
@@ -91,40 +91,40 @@ class BackwardSource(KernelSource):
 
     def _read(self, part: Pointwise, size: str) -> None:
         """Append code that loads values that the derivative of `part` reads. `size`: "M" for `Cell.mid`, else "H"."""
-        layout = self.layout
+        spec = self.spec
         for gate in self.gates_of(part):
             if gate.name in part.arguments:
-                self.load(f"g_{gate.name}", size, "p", width=str(layout.P), offset=layout.offsets[gate.name])
+                self.load(f"g_{gate.name}", size, "p", width=str(spec.P), offset=spec.offsets[gate.name])
         if "x" in part.arguments:
-            self.load(f"x_{size.lower()}", size, "x", width=str(layout.X))
-        if part is layout.mid and self.resident:
+            self.load(f"x_{size.lower()}", size, "x", width=str(spec.X))
+        if part is spec.mid and self.resident:
             # the update stage has read all states
             return
-        has_grad = layout.rule is not None and not layout.selects
-        whole = part is layout.update and (has_grad or (layout.mid is not None and self.resident))
-        for state in layout.states if whole else self.states_of(part):
+        has_grad = spec.rule is not None and not spec.selects
+        whole = part is spec.update and (has_grad or (spec.mid is not None and self.resident))
+        for state in spec.states if whole else self.states_of(part):
             self.load(f"s_{state}", size, f"s_{state}", width="H")
-        if part is layout.update:
+        if part is spec.update:
             for name in ("e", "blend"):
-                if name in layout.inputs:
-                    self.load(name, layout.decision_size if name == "e" else "H", name)
-            if layout.selects:
+                if name in spec.inputs:
+                    self.load(name, spec.decision_size if name == "e" else "H", name)
+            if spec.selects:
                 self.load("u", "H", "u")
-            for state in layout.rule.evidence_states if layout.rule else ():
+            for state in spec.rule.evidence_states if spec.rule else ():
                 self.load(f"after_{state}", "H", f"s_{state}", "(at + B)")
 
     def _read_all(self) -> None:
-        if self.layout.memory:
+        if self.spec.memory:
             self.read_memory()
-        self._read(self.layout.update, "H")
-        if self.layout.mid is not None:
-            self._read(self.layout.mid, "M")
-        if not self.layout.straight_through:
+        self._read(self.spec.update, "H")
+        if self.spec.mid is not None:
+            self._read(self.spec.mid, "M")
+        if not self.spec.straight_through:
             self._read_kept("keeps_earlier")
-        for state in self.layout.states:
+        for state in self.spec.states:
             with self.block(f"if HAS_s_{state}:"):
                 self.load(f"y_{state}", "H", f"y_s_{state}")
-        for name in self.layout.neuron_memory:
+        for name in self.spec.neuron_memory:
             with self.block(f"if HAS_all_{name}:"):
                 self.load(f"y_{name}", "H", f"y_all_{name}")
 
@@ -136,33 +136,33 @@ class BackwardSource(KernelSource):
         self.put(f"{name} = sent == last")
 
     def _add_output_grads(self) -> None:
-        for state in self.layout.states:
+        for state in self.spec.states:
             self.put(f"if HAS_s_{state}:", f"    d_{state} += y_{state}")
-        for name in self.layout.neuron_memory:
+        for name in self.spec.neuron_memory:
             self.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
 
     def _update(self) -> None:
-        layout, states = self.layout, self.layout.states
+        spec, states = self.spec, self.spec.states
         if not self.resident:
-            self._read(layout.update, "H")
-        self.vectors([*self.needed(layout.update), *self.rule_vectors()], "H")
+            self._read(spec.update, "H")
+        self.vectors([*self.needed(spec.update), *self.rule_vectors()], "H")
         if not self.resident:
             for state in states:
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
-            for name in layout.neuron_memory:
+            for name in spec.neuron_memory:
                 self.load(f"to_{name}", "H", f"d_{name}", "row")
-        if layout.rule:
-            layout.rule.remember_back(self)
-            layout.rule.blend_back(self)
+        if spec.rule:
+            spec.rule.remember_back(self)
+            spec.rule.blend_back(self)
         else:
             for state in states:
                 self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
         grads = ", ".join(f"dn_{state}" for state in states)
-        self._back(layout.update, "H", grads)
+        self._back(spec.update, "H", grads)
         if not self.resident:
             for state in states:
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
-            for name in layout.neuron_memory:
+            for name in spec.neuron_memory:
                 with self.block(f"if HAS_all_{name}:"):
                     self.load("grad", "H", f"y_all_{name}")
                     self.put(f"to_{name} += grad")
@@ -170,18 +170,18 @@ class BackwardSource(KernelSource):
 
     def _store_grad_of_u(self) -> None:
         """Append code that stores the gradient of the update mask in memory, to be summed over groups of neurons."""
-        self._read(self.layout.update, "H")
-        self.vectors(self.needed(self.layout.update), "H")
-        for state in self.layout.states:
+        self._read(self.spec.update, "H")
+        self.vectors(self.needed(self.spec.update), "H")
+        for state in self.spec.states:
             self.load(f"d_{state}", "H", f"d_s_{state}", "row")
         self.grad_of_u()
         self.store("by_u", "H", "d_u", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
         """Append code that propagates gradients from a point-wise function's results (width `size`) to arguments."""
-        layout, low = self.layout, size.lower()
+        spec, low = self.spec, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}
-        sizes = dict(layout.vectors)
+        sizes = dict(spec.vectors)
         names = {}
         for argument in part.arguments:
             names[argument] = (
@@ -196,16 +196,16 @@ class BackwardSource(KernelSource):
         for gate in self.gates_of(part):
             if gate.name not in part.arguments:
                 self.put(f"dg_{gate.name} = tl.zeros((ROWS, {f'{size}P' if self.resident else 'BLOCK'}), tl.float32)")
-            self.store(f"dg_{gate.name}", size, "d_p", width=str(layout.P), offset=layout.offsets[gate.name])
+            self.store(f"dg_{gate.name}", size, "d_p", width=str(spec.P), offset=spec.offsets[gate.name])
         if "x" in part.arguments:
-            if part is layout.mid and "x" in layout.update.arguments:
+            if part is spec.mid and "x" in spec.update.arguments:
                 # x is read by both stages, so that M equals H
                 if self.resident:
                     self.put("dx_m += dx_h")
                 else:
-                    self.load("dx_h", size, "d_x", width=str(layout.X))
+                    self.load("dx_h", size, "d_x", width=str(spec.X))
                     self.put("dx_m += dx_h")
-            self.store(f"dx_{low}", size, "d_x", width=str(layout.X))
+            self.store(f"dx_{low}", size, "d_x", width=str(spec.X))
 
     def _mid(self, part: Pointwise) -> None:
         self.vectors(self.needed(part), "M")
@@ -221,11 +221,11 @@ class BackwardSource(KernelSource):
                 self.store(f"d_{state}", "M", f"d_s_{state}", "row")
 
     def _through_states(self) -> None:
-        layout = self.layout
-        for i, state in enumerate(layout.states):
+        spec = self.spec
+        for i, state in enumerate(spec.states):
             if not self.resident:
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
-            if i == 0 and not layout.straight_through:
+            if i == 0 and not spec.straight_through:
                 self._through_kept_values(state)
             elif i < 2:
                 self._terms(f"d_{state}", "RC"[i], "H")
@@ -246,8 +246,8 @@ class BackwardSource(KernelSource):
             self.store(f"d_{SENT_H}", "H", f"d_{SENT_H}", "row")
 
     def _terms(self, total: str, key: str, size: str) -> None:
-        layout = self.layout
-        for product in layout.products:
+        spec = self.spec
+        for product in spec.products:
             if product.key != key:
                 continue
             if self.resident:
@@ -255,7 +255,7 @@ class BackwardSource(KernelSource):
                 continue
             k, n = product.rows, product.columns
             self.put(
-                f"{total} = multiply_streamed({total}, d_p_ptr + at * {layout.P} + {layout.offsets[product.gate]}, "
+                f"{total} = multiply_streamed({total}, d_p_ptr + at * {spec.P} + {spec.offsets[product.gate]}, "
                 f"live, {self.weights_at(product)}, {size.lower()}_col, {k}, {n}, {n}, 1, BLOCK_K, PRECISION)"
             )
 
@@ -266,22 +266,22 @@ class BackwardSource(KernelSource):
         the neurons at each step. The code also loads this sum. If the loss reads these states directly, the code also
         loads the gradients of the loss with respect to them.
         """
-        for name in self.layout.neuron_memory:
+        for name in self.spec.neuron_memory:
             self.load(name, "H", f"all_{name}")
-        for name in self.layout.sample_memory:
+        for name in self.spec.sample_memory:
             self.put(
                 f"{name} = tl.load(all_{name}_ptr + at, live, 0.0)",
                 f"if HAS_all_{name}:",
                 f"    y_{name} = tl.load(y_all_{name}_ptr + at + B, live, 0.0)",
             )
-        if self.layout.sample_memory:
+        if self.spec.sample_memory:
             self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
 
     def grad_of_u(self) -> None:
         """Compute the variable by_u, the gradient of the update mask u, from the gradients of the states."""
-        states = self.layout.states
+        states = self.spec.states
         new_states = ", ".join(f"n_{state}" for state in states)
-        self.put(f"{new_states} = update({self.arguments(self.layout.update)})")
+        self.put(f"{new_states} = update({self.arguments(self.spec.update)})")
         self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
 
     def sum_over_groups(self) -> None:

@@ -30,7 +30,7 @@ FUSED = tuple(name for name, rule in RULES.items() if name in ANY_CELL or rule.b
 
 
 @dataclass
-class Kept:
+class Saved:
     """Values that a forward pass of kernels keeps for the backward pass, beside the output y (T, B, H).
 
     Attributes:
@@ -44,9 +44,9 @@ class Kept:
     dry: bool = False
 
 
-def are_plain(tensors: Iterable[Tensor | None], kept: Kept | None) -> bool:
+def are_plain(tensors: Iterable[Tensor | None], saved: Saved | None) -> bool:
     """Return True if kernels can read the memory of all tensors, or do not read it, as in a dry pass."""
-    return (kept is not None and kept.dry) or all(t is None or type(t) in PLAIN for t in tensors)
+    return (saved is not None and saved.dry) or all(t is None or type(t) in PLAIN for t in tensors)
 
 
 def refusal(layer: "RecurrentLayer") -> str | None:

@@ -19,7 +19,7 @@ from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.kernels import batch_norm, column
 from edgernn.kernels.batch_norm import BatchNorms
-from edgernn.kernels.common import Kept, are_plain, check, check_first_derivative, refusal, with_whole_weights
+from edgernn.kernels.common import Saved, are_plain, check, check_first_derivative, refusal, with_whole_weights
 from edgernn.kernels.program_cell import describe_cell
 from edgernn.kernels.training_library import ProgramCell, TrainCall, library
 from edgernn.layer_trace import COUNT, LAST, Trace
@@ -91,19 +91,19 @@ class _Plan:
     def allocate(self, keep: bool, named: Mapping[str, Any]) -> "_Values":
         """Allocate the values that a forward call computes; `keep` as in `call`, `named` as from the method `named`."""
         (T, B, _), H = named["x"].shape, self.sizes["hidden"]
-        kept = T if keep else 1
+        saved = T if keep else 1
         return _Values(
-            torch.empty(kept if self.norms is None else 1, B, self.gates),
-            None if self.middle is None else torch.empty(kept, B, self.middle),
+            torch.empty(saved if self.norms is None else 1, B, self.gates),
+            None if self.middle is None else torch.empty(saved, B, self.middle),
             named["u"] if self.takes_mask else torch.empty(T, B, H),
-            [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))],
+            [torch.empty(T if s == 0 else saved, B, H) for s in range(len(named["start"]))],
             [torch.empty(T, *memory.shape) for memory in named["memory"]],
-            [] if self.norms is None else self.norms.allocate(kept, B),
+            [] if self.norms is None else self.norms.allocate(saved, B),
         )
 
-    def restore(self, y: Tensor, kept: Sequence[Tensor], named: Mapping[str, Any]) -> "_Values":
+    def restore(self, y: Tensor, saved: Sequence[Tensor], named: Mapping[str, Any]) -> "_Values":
         """Return the values of an earlier forward call from its output y and from those that `_Values.listed` gave."""
-        values = iter(tensor.detach() for tensor in kept)
+        values = iter(tensor.detach() for tensor in saved)
         p = next(values)
         m = None if self.middle is None else next(values)
         u = named["u"] if self.takes_mask else next(values)
@@ -174,10 +174,10 @@ class Unrolled(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, kept: Kept | None, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, plan: _Plan, saved: Saved | None, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
         contiguous = [None if t is None else t.contiguous() for t in inputs]
-        keep = kept is not None or any(ctx.needs_input_grad)
-        values, outputs = _forward(plan, kept, keep, contiguous)
+        keep = saved is not None or any(ctx.needs_input_grad)
+        values, outputs = _forward(plan, saved, keep, contiguous)
         ctx.plan, ctx.count = plan, len(values.states)
         ctx.set_materialize_grads(False)
         tensors = (*values.states, *values.memories, *values.normalised, *contiguous)
@@ -211,7 +211,7 @@ class Unrolled(torch.autograd.Function):
         columns = isinstance(plan.rule, PerColumn)
         keeps = isinstance(plan.rule, PerColumn) and not plan.rule.straight_through
         if keeps:
-            # the kernels add the gradients of kept values here, step by step
+            # the kernels add the gradients of saved values here, step by step
             for at in plan.memory_places(len(inputs)):
                 input_grads[at] = torch.zeros_like(inputs[at])
         call.set_tensors({"p": p, "m": m, "memories": memories, "u": u, "state": states})
@@ -235,19 +235,19 @@ class Unrolled(torch.autograd.Function):
 
 
 def _forward(
-    plan: _Plan, kept: Kept | None, keep: bool, inputs: Sequence[Tensor | None]
+    plan: _Plan, saved: Saved | None, keep: bool, inputs: Sequence[Tensor | None]
 ) -> tuple[_Values, tuple[Tensor, ...]]:
-    """Run all steps, unless their values are kept; return the values, and the outputs of `Unrolled`."""
+    """Run all steps, unless their values are saved; return the values, and the outputs of `Unrolled`."""
     named = plan.named(plan.split(inputs)[0])
-    restored = kept is not None and kept.y is not None
-    if kept is not None and kept.y is not None:
-        values = plan.restore(kept.y, kept.tensors, named)
+    restored = saved is not None and saved.y is not None
+    if saved is not None and saved.y is not None:
+        values = plan.restore(saved.y, saved.tensors, named)
     else:
         values = plan.allocate(keep, named)
-        if kept is None or not kept.dry:
+        if saved is None or not saved.dry:
             plan.run(values, keep, inputs)
-        if kept is not None:
-            kept.tensors = values.listed(named)
+        if saved is not None:
+            saved.tensors = values.listed(named)
     states, memories, u = values.states, values.memories, values.u
     last = tuple(s[-1].clone() for s in states)
     if plan.rule.schedules:
@@ -334,7 +334,7 @@ class CpuUnroller:
         self._gates = int(loaded.edgernn_train_gates(ctypes.byref(call)))
 
     def __call__(
-        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+        self, layer: "RecurrentLayer", x: Tensor, state: State, saved: Saved | None = None
     ) -> tuple[Tensor, State, Trace] | None:
         cell, rule = layer.cell, layer.rule
         if not _native(x) or not all(map(_native, state)):
@@ -361,7 +361,7 @@ class CpuUnroller:
         if isinstance(rule, PerColumn) and rule.straight_through:
             memories = tuple(m.detach() for m in memories)
         read = (*weights, *vectors, *rule_weights)
-        if not all(t is None or _native(t) for t in read) or not are_plain((*state, *read), kept):
+        if not all(t is None or _native(t) for t in read) or not are_plain((*state, *read), saved):
             return None
         (T, B, I), H = x.shape, cell.hidden_size
         sizes = {"cell": self._cell, "rule": self._rule, "steps": T, "batch": B, "input": I, "hidden": H}
@@ -375,11 +375,11 @@ class CpuUnroller:
         inputs = layer.inputs(x, last)
         scales = [] if norms is None else batch_norm.vectors(cell)
         tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories, *scales)
-        if kept is None and not torch.is_grad_enabled():
+        if saved is None and not torch.is_grad_enabled():
             # an autograd function takes longer than the kernels at a step of one sequence
             y, *others = _forward(plan, None, False, [None if t is None else t.contiguous() for t in tensors])[1]
         else:
-            y, *others = Unrolled.apply(plan, kept, *tensors)  # type: ignore[no-untyped-call]
+            y, *others = Unrolled.apply(plan, saved, *tensors)  # type: ignore[no-untyped-call]
         final = others[: count + len(memories)]
         if sends:
             after, trace = column.finish(layer, inputs, (state[0], y), memory, final[count:], constants)
@@ -393,7 +393,7 @@ class CpuUnroller:
             final += rule.advanced(memory, T)
             budget = budget if u is None else rule.budget(u, None, layer.step_weights)
         # of restored values, only the gradients count
-        decisions = None if u is None or (kept is not None and kept.y is not None) else u != 0
+        decisions = None if u is None or (saved is not None and saved.y is not None) else u != 0
         counted = [] if t is None else [t + T]
         return y, (*final, *counted, *([] if last is None else [x[-1]])), Trace(decisions, budget)
 

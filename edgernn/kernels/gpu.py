@@ -22,11 +22,11 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
 from edgernn.kernels import column
-from edgernn.kernels.common import Kept, are_plain, check, check_first_derivative, refusal, with_whole_weights
+from edgernn.kernels.common import Saved, are_plain, check, check_first_derivative, refusal, with_whole_weights
+from edgernn.kernels.describe_layer import describe_layer
 from edgernn.kernels.gradients import input_grads
 from edgernn.kernels.kernel_form import KernelForm, choose, constants, precision
-from edgernn.kernels.layer_layout import make_layout
-from edgernn.kernels.layout import SENT_H, Layout
+from edgernn.kernels.layer_spec import SENT_H, LayerSpec
 from edgernn.kernels.send import send
 from edgernn.kernels.sequence import source
 from edgernn.kernels.triton_source import load
@@ -37,17 +37,17 @@ from edgernn.rules import PerColumn
 if TYPE_CHECKING:
     from edgernn.layer import RecurrentLayer
 
-_LAYOUTS: dict[str, Layout] = {}
+_SPECS: dict[str, LayerSpec] = {}
 
 
-def register(layout: Layout) -> str:
-    """Register the description of a layer (`Layout`) for `Sequence`, and return its key.
+def register(spec: LayerSpec) -> str:
+    """Register the description of a layer (`LayerSpec`) for `Sequence`, and return its key.
 
-    The op takes this key in place of the layout. The key is a string that depends on the layout alone, so that it is
+    The op takes this key in place of the spec. The key is a string that depends on the spec alone, so that it is
     the same in every process.
     """
-    key = f"{layout.name}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:16]}"
-    _LAYOUTS[key] = layout
+    key = f"{spec.name}-{hashlib.sha256(repr(spec).encode()).hexdigest()[:16]}"
+    _SPECS[key] = spec
     return key
 
 
@@ -56,7 +56,7 @@ def kernels(key: str, resident: bool, held: int) -> ModuleType:
     """Generate and load the Python module with the Triton kernels of a layer.
 
     Args:
-        key: Key of the layer's layout, from `register`.
+        key: Key of the layer's spec, from `register`.
         resident: True for the resident form of the kernels, in which the states stay in registers for all steps. False
             for the streamed form, in which they pass through memory.
         held: In the resident form, number of matrix products whose weights are read once and stay in shared memory.
@@ -64,17 +64,17 @@ def kernels(key: str, resident: bool, held: int) -> ModuleType:
     Returns:
         A module with the kernels `forward` and `backward`.
     """
-    return load(source(_LAYOUTS[key], resident, held))
+    return load(source(_SPECS[key], resident, held))
 
 
-def _form(layout: Layout, precision: str, device: torch.device) -> KernelForm:
+def _form(spec: LayerSpec, precision: str, device: torch.device) -> KernelForm:
     if device.type != "cuda":
-        return choose(layout, precision)
+        return choose(spec, precision)
     properties: Any = torch.cuda.get_device_properties(device)
-    return choose(layout, precision, properties.shared_memory_per_block_optin)
+    return choose(spec, precision, properties.shared_memory_per_block_optin)
 
 
-# smaller kernel forms, by (layout key, "forward" or "backward", precision), for kernels whose form from `choose`
+# smaller kernel forms, by (spec key, "forward" or "backward", precision), for kernels whose form from `choose`
 # exceeded the device's resources
 _SMALLER: dict[tuple[str, str, str], KernelForm] = {}
 
@@ -84,11 +84,11 @@ def _launch(
 ) -> None:
     from triton.runtime.errors import OutOfResources
 
-    layout, place = _LAYOUTS[key], (key, direction, how)
+    spec, place = _SPECS[key], (key, direction, how)
     on_device: Any = torch.cuda.device_of
-    form = _SMALLER.get(place) or _form(layout, how, pointers[0].device)
+    form = _SMALLER.get(place) or _form(spec, how, pointers[0].device)
     while True:
-        options = constants(layout, form, how) | flags
+        options = constants(spec, form, how) | flags
         try:
             run = getattr(kernels(key, form.resident, form.held), direction)
             with on_device(pointers[0]):
@@ -109,8 +109,8 @@ def resources(layer: "RecurrentLayer") -> dict[str, Any]:
     `spills` and `shared` memory in bytes of each compiled kernel.
     """
     unroller: Any = layer.unroller
-    layout, key, how = unroller._layout, unroller._key, precision()
-    form = _form(layout, how, next(layer.parameters()).device)
+    spec, key, how = unroller._spec, unroller._key, precision()
+    form = _form(spec, how, next(layer.parameters()).device)
     smaller = {direction: _SMALLER.get((key, direction, how)) for direction in ("forward", "backward")}
     report: dict[str, Any] = {"form": str(form), "smaller": {way: str(f) for way, f in smaller.items() if f}}
     for direction, replaced in smaller.items():
@@ -123,81 +123,81 @@ def resources(layer: "RecurrentLayer") -> dict[str, Any]:
     return report
 
 
-def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
+def _weights(spec: LayerSpec, named: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
     return {key: named[key].to(kind) for key in ("R", "C", "V") if key in named}
 
 
-def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
+def _shapes(spec: LayerSpec, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the outputs of `Sequence`, as a dict from name to shape."""
-    shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
-    shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
-    shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
-    shapes |= {"evidence": (T, B, 1), SENT_H: (T + 1, B, layout.H)}
-    return shapes | {"u": (T, B, layout.H), "scores": (B, layout.H)}
+    shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, spec.H) for state in spec.states}
+    shapes |= {"p": (T, B, spec.P) if keep else (0,), "m": (T, B, spec.M)}
+    shapes |= {f"all_{name}": (T + 1, B, spec.memory_width) for name in spec.memory}
+    shapes |= {"evidence": (T, B, 1), SENT_H: (T + 1, B, spec.H)}
+    return shapes | {"u": (T, B, spec.H), "scores": (B, spec.H)}
 
 
-def _empty(layout: Layout, T: int, B: int, keep: bool, like: Tensor) -> dict[str, Tensor]:
+def _empty(spec: LayerSpec, T: int, B: int, keep: bool, like: Tensor) -> dict[str, Tensor]:
     """Allocate the outputs of `Sequence` on the device of `like`, as a dict from name to tensor."""
-    shapes = _shapes(layout, T, B, keep)
+    shapes = _shapes(spec, T, B, keep)
     kinds = {"u": torch.bool}
-    return {name: like.new_empty(shapes[name], dtype=kinds.get(name)) for name in layout.outputs}
+    return {name: like.new_empty(shapes[name], dtype=kinds.get(name)) for name in spec.outputs}
 
 
-def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
+def _sizes(spec: LayerSpec, named: Mapping[str, Tensor]) -> tuple[int, int]:
     """Return the number of steps T and the batch size B of `named`, a dict from name to input of `Sequence`."""
     T = next(named[name].shape[0] for name in ("a", "x", "e", "blend") if name in named)
-    return T, named[f"s_{layout.states[0]}"].shape[0]
+    return T, named[f"s_{spec.states[0]}"].shape[0]
 
 
 class Sequence(torch.autograd.Function):
     """Autograd function that runs a layer over a sequence by one launch of its Triton kernel.
 
-    Its inputs are a `Kept` or None, the key of the layer's layout (`register`), the slope of the rule, and the tensors
-    `Layout.inputs`. The slope is the argument of `UpdateRule.likelihood`, whose gradient replaces that of the update
-    mask u, which is 0 or 1. The outputs are the tensors `Layout.outputs`. Without a backward pass, the pre-activations
-    p among them are empty.
+    Its inputs are a `Saved` or None, the key of the layer's spec (`register`), the slope of the rule, and the tensors
+    `LayerSpec.inputs`. The slope is the argument of `UpdateRule.likelihood`, whose gradient replaces that of the update
+    mask u, which is 0 or 1. The outputs are the tensors `LayerSpec.outputs`. Without a backward pass, the
+    pre-activations p among them are empty.
     """
 
     @staticmethod
-    def forward(ctx: Any, kept: Kept | None, key: str, slope: float, *inputs: Tensor) -> tuple[Tensor, ...]:
-        layout = _LAYOUTS[key]
-        if kept is not None and kept.y is not None:
-            outputs = [tensor.detach() for tensor in kept.tensors]
+    def forward(ctx: Any, saved: Saved | None, key: str, slope: float, *inputs: Tensor) -> tuple[Tensor, ...]:
+        spec = _SPECS[key]
+        if saved is not None and saved.y is not None:
+            outputs = [tensor.detach() for tensor in saved.tensors]
         else:
-            keep = kept is not None or any(ctx.needs_input_grad)
-            outputs = _forward(inputs, key, keep, slope, kept is not None and kept.dry)
-            if kept is not None:
-                kept.tensors = outputs
+            keep = saved is not None or any(ctx.needs_input_grad)
+            outputs = _forward(inputs, key, keep, slope, saved is not None and saved.dry)
+            if saved is not None:
+                saved.tensors = outputs
         ctx.key, ctx.count, ctx.slope = key, len(inputs), slope
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs, *outputs)
         ctx.mark_non_differentiable(*(t for t in outputs if not t.is_floating_point()))
-        assert len(outputs) == len(layout.outputs)
+        assert len(outputs) == len(spec.outputs)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         check_first_derivative(grads)
-        layout = _LAYOUTS[ctx.key]
+        spec = _SPECS[ctx.key]
         tensors, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        by_name = dict(zip(layout.outputs, grads, strict=True))
-        needed = [by_name[name] for name in layout.output_grads]
+        by_name = dict(zip(spec.outputs, grads, strict=True))
+        needed = [by_name[name] for name in spec.output_grads]
         return None, None, None, *_backward(tensors, outputs, needed, ctx.key, ctx.slope)
 
 
 def _forward(inputs: Iterable[Tensor], key: str, keep: bool, slope: float, dry: bool) -> list[Tensor]:
-    layout, how = _LAYOUTS[key], precision()
-    named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
-    T, B = _sizes(layout, named)
-    outputs = _empty(layout, T, B, keep, next(iter(named.values())))
+    spec, how = _SPECS[key], precision()
+    named = {name: tensor.contiguous() for name, tensor in zip(spec.inputs, inputs, strict=True)}
+    T, B = _sizes(spec, named)
+    outputs = _empty(spec, T, B, keep, next(iter(named.values())))
     if dry:
         return list(outputs.values())
-    for name, start in layout.starts.items():
+    for name, start in spec.starts.items():
         outputs[name][0] = named[start]
-    read = named | _weights(layout, named, how)
+    read = named | _weights(spec, named, how)
     if B:
-        pointers = [*(read[name] for name in layout.forward_inputs), *outputs.values()]
+        pointers = [*(read[name] for name in spec.forward_inputs), *outputs.values()]
         _launch(key, "forward", pointers, T, B, slope, how, {"KEEP": keep})
     return list(outputs.values())
 
@@ -205,37 +205,35 @@ def _forward(inputs: Iterable[Tensor], key: str, keep: bool, slope: float, dry: 
 def _backward(
     inputs: Iterable[Tensor], outputs: Iterable[Tensor], grads: Iterable[Tensor | None], key: str, slope: float
 ) -> list[Tensor]:
-    """Compute the gradients of the inputs of `Sequence`, from those of the outputs in `Layout.output_grads`."""
-    layout, how = _LAYOUTS[key], precision()
-    named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
-    (T, B), H = _sizes(layout, named), layout.H
-    kept = dict(zip(layout.outputs, outputs, strict=True))
+    """Compute the gradients of the inputs of `Sequence`, from those of the outputs in `LayerSpec.output_grads`."""
+    spec, how = _SPECS[key], precision()
+    named = {name: tensor.contiguous() for name, tensor in zip(spec.inputs, inputs, strict=True)}
+    (T, B), H = _sizes(spec, named), spec.H
+    saved = dict(zip(spec.outputs, outputs, strict=True))
     like = next(iter(named.values()))
-    out_grads = {
-        name: None if g is None else g.contiguous() for name, g in zip(layout.output_grads, grads, strict=True)
-    }
-    widths = {"d_p": layout.P, "d_x": layout.X, "d_e": layout.groups, "d_blend": H}
+    out_grads = {name: None if g is None else g.contiguous() for name, g in zip(spec.output_grads, grads, strict=True)}
+    widths = {"d_p": spec.P, "d_x": spec.X, "d_e": spec.groups, "d_blend": H}
     outs: dict[str, Tensor] = {}
-    for name in layout.gradients:
+    for name in spec.gradients:
         if name in widths:
             outs[name] = like.new_empty(T, B, widths[name])
         elif name.startswith("sum_"):
-            outs[name] = like.new_zeros(B, layout.length(layout.sums[name[4:]][1]))
+            outs[name] = like.new_zeros(B, spec.length(spec.sums[name[4:]][1]))
         else:
-            outs[name] = like.new_zeros(B, layout.memory_width if name.removeprefix("d_") in layout.memory else H)
-    starts = {f"s_{name}": f"d_s_{name}" for name in layout.states}
-    starts |= {f"all_{name}": f"d_{name}" for name in layout.neuron_memory}
+            outs[name] = like.new_zeros(B, spec.memory_width if name.removeprefix("d_") in spec.memory else H)
+    starts = {f"s_{name}": f"d_s_{name}" for name in spec.states}
+    starts |= {f"all_{name}": f"d_{name}" for name in spec.neuron_memory}
     for state, name in starts.items():
         if (last := out_grads[state]) is not None:
             outs[name].copy_(last[T])
-    read = {**named, **kept, **_weights(layout, named, how)}
-    pointers = [read[name] for name in layout.backward_inputs]
+    read = {**named, **saved, **_weights(spec, named, how)}
+    pointers = [read[name] for name in spec.backward_inputs]
     # the pointer of a missing gradient is a placeholder and is not read
     pointers += [like if g is None else g for g in out_grads.values()] + list(outs.values())
     if B:
         flags = {f"HAS_{name}": g is not None for name, g in out_grads.items()}
         _launch(key, "backward", pointers, T, B, slope, how, flags)
-    return input_grads(layout, named, kept, outs, slope)
+    return input_grads(spec, named, saved, outs, slope)
 
 
 class GpuUnroller:
@@ -257,25 +255,25 @@ class GpuUnroller:
     name = "fused"
 
     def __init__(self, layer: "RecurrentLayer") -> None:
-        self._layout = _layout(layer.unrolled)
-        self._key = register(self._layout)
+        self._spec = _spec(layer.unrolled)
+        self._key = register(self._spec)
 
     def __call__(
-        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+        self, layer: "RecurrentLayer", x: Tensor, state: State, saved: Saved | None = None
     ) -> tuple[Tensor, State, Trace] | None:
         if not all(map(_runs, (x, *state))):
             return None
         check(layer, x, state)
-        layout, cell, rule, count = self._layout, layer.cell, layer.rule, len(layer.cell.states)
+        spec, cell, rule, count = self._spec, layer.cell, layer.rule, len(layer.cell.states)
         last = state[-1] if LAST in layer.widths else None
         inputs = layer.inputs(x, last)
         memory = state[count : count + len(rule.memory)]
         a, e = layer.projected(inputs, x, None)
         sent_x: Tensor | None = None
-        if layout.threshold:
+        if spec.threshold:
             assert isinstance(rule, PerColumn)
             theta, _ = rule.weights.values()
-            dry = kept is not None and kept.dry
+            dry = saved is not None and saved.dry
             sent_x = send(inputs.detach(), memory[0].detach(), theta.detach(), dry)
             a = cell.project(column.inputs_of_products(rule, inputs, memory[0], sent_x))
         u = rule.shares(x.shape[0], memory)
@@ -284,16 +282,16 @@ class GpuUnroller:
         values: dict[str, Tensor | None] = {**with_whole_weights(cell, constants), "a": a, "x": inputs, "e": e}
         values["blend"] = blend
         values |= {} if sent_x is None else {SENT_H: memory[1]}
-        values |= {f"v_{name}": constants[name] for name, _ in layout.vectors}
+        values |= {f"v_{name}": constants[name] for name, _ in spec.vectors}
         values |= {f"s_{name}": s for name, s in zip(cell.states, state, strict=False)}
         values |= zip(rule.memory, memory, strict=True)
         tensors = [
-            _first(values.get(name), getattr(cell, name, None), getattr(rule, name, None)) for name in layout.inputs
+            _first(values.get(name), getattr(cell, name, None), getattr(rule, name, None)) for name in spec.inputs
         ]
-        if not all(map(_runs, tensors)) or not are_plain(tensors, kept):
+        if not all(map(_runs, tensors)) or not are_plain(tensors, saved):
             return None
-        outputs = Sequence.apply(kept, self._key, rule.slope, *tensors)  # type: ignore[no-untyped-call]
-        results = dict(zip(layout.outputs, outputs, strict=True))
+        outputs = Sequence.apply(saved, self._key, rule.slope, *tensors)  # type: ignore[no-untyped-call]
+        results = dict(zip(spec.outputs, outputs, strict=True))
         states = [results[f"s_{name}"] for name in cell.states]
         if sent_x is None:
             after, trace = self._decisions(layer, e, memory, blend, results)
@@ -307,16 +305,16 @@ class GpuUnroller:
         self, layer: "RecurrentLayer", e: Tensor, memory: State, blend: Tensor | None, results: Mapping[str, Tensor]
     ) -> tuple[State, Trace]:
         """Compute the rule's own states after the sequence and the trace, for a rule of any kind but COLUMN."""
-        layout, rule = self._layout, layer.rule
-        if layout.selects:
+        spec, rule = self._spec, layer.rule
+        if spec.selects:
             u = results["u"]
             return (), Trace(u, rule.budget(u.to(e.dtype), None, layer.step_weights))
         if blend is not None:
             return rule.advanced(memory, len(e)), Trace(blend != 0, rule.budget(blend, None, layer.step_weights))
-        if layout.rule is None:
+        if spec.rule is None:
             return (), Trace(None, e.new_zeros(()))
         states = tuple(results[f"s_{name}"][:-1] for name in layer.cell.states)
-        memories = [results[f"all_{name}"] for name in layout.memory]
+        memories = [results[f"all_{name}"] for name in spec.memory]
         decided = rule.decide(e, states, tuple(m[:-1] for m in memories))
         assert decided.u is not None
         updated = (decided.u != 0).expand(-1, -1, layer.cell.hidden_size)
@@ -324,7 +322,7 @@ class GpuUnroller:
         return tuple(m[-1] for m in memories), Trace(updated, budget)
 
 
-def _layout(layer: "RecurrentLayer") -> Layout:
+def _spec(layer: "RecurrentLayer") -> LayerSpec:
     cell = layer.cell
     if find_spec("triton") is None:
         raise UsageError("the package triton, which compiles GPU kernels, is not installed; install it with pip")
@@ -335,14 +333,14 @@ def _layout(layer: "RecurrentLayer") -> Layout:
             f"there is no kernel for {layer.kernel_name}: Triton kernels do not support the setting norm; leave it out"
         )
     try:
-        layout = make_layout(layer)
+        spec = describe_layer(layer)
     except ProgramError as error:
         raise UsageError(f"there is no kernel for {layer.kernel_name}: {error}; change the cell") from None
-    if not any(name in layout.inputs for name in ("a", "x", "e", "blend")):
+    if not any(name in spec.inputs for name in ("a", "x", "e", "blend")):
         raise UsageError(
             f"there is no kernel for {layer.kernel_name}: no gate reads the input x; add a gate that reads x"
         )
-    return layout
+    return spec
 
 
 def _first(*candidates: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
-from edgernn.kernels.common import Kept, check
+from edgernn.kernels.common import Saved, check
 from edgernn.layer_trace import Trace
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class GraphUnroller:
         return GraphUnroller(self._capture, self._device)
 
     def __call__(
-        self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None = None
+        self, layer: "RecurrentLayer", x: Tensor, state: State, saved: Saved | None = None
     ) -> tuple[Tensor, State, Trace] | None:
-        if self._inside or self._open or kept is not None or not torch.is_grad_enabled():
+        if self._inside or self._open or saved is not None or not torch.is_grad_enabled():
             return None
         if layer.step_weights is not None:
             return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from edgernn.kernels.layout import Layout
+from edgernn.kernels.layer_spec import LayerSpec
 from edgernn.kernels.writer import padded
 
 # bytes of shared memory that the compiler needs besides the weights (`KernelForm.held`)
@@ -46,14 +46,14 @@ def precision() -> str:
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
+def choose(spec: LayerSpec, precision: str, shared: int = _SHARED) -> KernelForm:
     """Choose the form and the tile sizes of a layer's Triton kernels.
 
     Matrix products in float32 ("ieee") do not use tensor cores, and their tiles need many registers. Kernels
     with this precision therefore have the streamed form with small tiles.
 
     Args:
-        layout: Description of the layer.
+        spec: Description of the layer.
         precision: Precision of the matrix products, as returned by the function `precision`.
         shared: Shared memory in bytes that a thread block may use.
 
@@ -62,8 +62,8 @@ def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
     """
     if precision == "ieee":
         return KernelForm(False, block=32, block_k=32)
-    widths = {"H": padded(layout.H), "M": padded(layout.M)}
-    tiles = [widths[p.rows] * widths[p.columns] * (2 if precision == "bf16" else 4) for p in layout.products]
+    widths = {"H": padded(spec.H), "M": padded(spec.M)}
+    tiles = [widths[p.rows] * widths[p.columns] * (2 if precision == "bf16" else 4) for p in spec.products]
     if max(widths.values()) > 256:
         return KernelForm(False)
     left = shared - _SPARE
@@ -79,11 +79,11 @@ def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
     return KernelForm(True, held=held)
 
 
-def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any]:
+def constants(spec: LayerSpec, form: KernelForm, precision: str) -> dict[str, Any]:
     """Return the sizes and the precision that a layer's Triton kernels take as compile-time constants.
 
     Args:
-        layout: Description of the layer.
+        spec: Description of the layer.
         form: Form and tile sizes of the kernel.
         precision: Precision of the matrix products, as returned by the function `precision`.
 
@@ -93,4 +93,4 @@ def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any
     # with bf16, the type of the operands selects the products, and this constant is unused
     input_precision = "tf32" if precision == "bf16" else precision
     sizes = {"ROWS": form.rows, "BLOCK": form.block, "BLOCK_K": form.block_k}
-    return {"H": layout.H, "M": layout.M, **sizes, "PRECISION": input_precision}
+    return {"H": spec.H, "M": spec.M, **sizes, "PRECISION": input_precision}

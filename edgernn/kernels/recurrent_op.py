@@ -4,7 +4,7 @@
 A plain call of a layer calls its kernels directly. Where a program is traced, as by torch.compile, torch.export and
 FakeTensorMode, the layer becomes one node, the torch op `edgernn::recurrent`. Its kernel on any device calls the same
 kernels or the same loop; a running program calls it past torch's dispatcher. Its backward pass uses the values that the
-forward pass kept for the kernels; without kernels, it runs the layer again. torch.func, forward-mode differentiation
+forward pass saved for the kernels; without kernels, it runs the layer again. torch.func, forward-mode differentiation
 and torch.jit.trace go through the loop.
 """
 
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
-from edgernn.kernels.common import PLAIN, Kept, check_first_derivative
+from edgernn.kernels.common import PLAIN, Saved, check_first_derivative
 from edgernn.layer_trace import Trace
 from edgernn.rules import PerColumn
 from edgernn.structure import structure
@@ -93,7 +93,7 @@ def _recorded(layer: "RecurrentLayer") -> list[str]:
 class _Known:
     """A layer that the op can run: `layer` has its structure without values of weights, `unrollers` its kernels.
 
-    `keeping` is the implementation that kept values are for; None if the backward pass runs the layer again. `sources`
+    `keeping` is the implementation that saved values are for; None if the backward pass runs the layer again. `sources`
     are the layers with weights of this structure that still exist, each with what was bound to its weights, which
     `bindings` has by the address of the first weight. The first weight is at `first` among the op's tensors. The op
     returns y, the states, the budget, and the fields `recorded` of a `Trace`; every output takes time.
@@ -113,7 +113,7 @@ class _Known:
 
     @property
     def outputs(self) -> int:
-        """Number of outputs of the op, without those that are kept for the backward pass."""
+        """Number of outputs of the op, without those that are saved for the backward pass."""
         return self.first + 1 + len(self.recorded)
 
     def flat(self, result: Result) -> list[Tensor]:
@@ -142,14 +142,14 @@ class _Known:
                     break
         return bound
 
-    def run(self, layer: "RecurrentLayer", x: Tensor, state: State, kept: Kept | None) -> Result:
+    def run(self, layer: "RecurrentLayer", x: Tensor, state: State, saved: Saved | None) -> Result:
         unroller = self.keeping
-        if kept is None:
+        if saved is None:
             kind = x.device.type
             if kind not in self.unrollers:
                 self.unrollers[kind] = self.keeping or layer.unroller_on(kind)
             unroller = self.unrollers[kind]
-        result = None if unroller is None else unroller(layer, x, state, kept)
+        result = None if unroller is None else unroller(layer, x, state, saved)
         return layer.loop(x, state) if result is None else result
 
 
@@ -282,7 +282,7 @@ _LIBRARY.define(
     "-> Tensor[]"
 )
 _LIBRARY.define(
-    "recurrent_backward(Tensor[] tensors, Tensor y, Tensor[] kept, Tensor?[] grads, Tensor? step_weights, str layer, "
+    "recurrent_backward(Tensor[] tensors, Tensor y, Tensor[] saved, Tensor?[] grads, Tensor? step_weights, str layer, "
     "bool training, float slope, bool[] needed) -> Tensor[]"
 )
 
@@ -298,16 +298,16 @@ def _recurrent(
 ) -> list[Tensor]:
     """Run a layer over a sequence; `tensors` are x (T, B, I), the initial state, parameters and buffers."""
     known = _KNOWN.get(layer) or _known(layer)
-    kept = Kept() if keep else None
+    saved = Saved() if keep else None
     inputs, bound = tensors[: known.first], known.bound(tensors[known.first :])
     module = _set(bound.layer, step_weights, training, slope)
     if grad or torch.is_grad_enabled():
         with torch.set_grad_enabled(grad):
             x, *state = (t.detach() for t in inputs)
-            result = known.run(module, x, tuple(state), kept)
+            result = known.run(module, x, tuple(state), saved)
     else:
-        result = known.run(module, inputs[0], tuple(inputs[1:]), kept)
-    outputs = [*known.flat(result), *kept.tensors] if kept else known.flat(result)
+        result = known.run(module, inputs[0], tuple(inputs[1:]), saved)
+    outputs = [*known.flat(result), *saved.tensors] if saved else known.flat(result)
     return _separate(outputs, {*bound.places, *map(Tensor.data_ptr, inputs)})
 
 
@@ -325,21 +325,21 @@ def _fake(
     state = tuple(others[: known.first - 1])
     module = _set(known.bind(others[known.first - 1 :]), None, training, slope)
     one = x.new_empty((1, *x.shape[1:]))
-    kept = Kept(dry=True)
+    saved = Saved(dry=True)
     with torch.set_grad_enabled(grad):
         flat = known.flat(module.loop(one, state))
         if keep:
-            known.run(module, x, state, kept)
+            known.run(module, x, state, saved)
     # outputs at all steps have three axes
     shapes = [(x.shape[0], *t.shape[1:]) if t.ndim == 3 else tuple(t.shape) for t in flat]
     outputs = [x.new_empty(shape, dtype=t.dtype) for shape, t in zip(shapes, flat, strict=True)]
-    return [*outputs, *(t.new_empty(t.shape) for t in kept.tensors)]
+    return [*outputs, *(t.new_empty(t.shape) for t in saved.tensors)]
 
 
 def _backward(
     tensors: Sequence[Tensor],
     y: Tensor,
-    kept: Sequence[Tensor],
+    saved: Sequence[Tensor],
     grads: Sequence[Tensor | None],
     step_weights: Tensor | None,
     layer: str,
@@ -349,7 +349,7 @@ def _backward(
 ) -> list[Tensor]:
     known = _known(layer)
     leaves = [t.detach().requires_grad_(need) for t, need in zip(tensors, needed, strict=True)]
-    values = Kept(y, list(kept)) if kept else None
+    values = Saved(y, list(saved)) if saved else None
     with torch.enable_grad():
         module = _set(known.bind(leaves[known.first :]), step_weights, training, slope)
         outputs = known.flat(known.run(module, leaves[0], tuple(leaves[1 : known.first]), values))
@@ -364,7 +364,7 @@ def _backward(
     for leaf in leaves:
         grad = next(gradients) if leaf.requires_grad else leaf.new_empty(0)
         results.append(torch.zeros_like(leaf) if grad is None else grad)
-    return _separate(results, _places([*tensors, y, *kept, *(g for g in grads if g is not None)]))
+    return _separate(results, _places([*tensors, y, *saved, *(g for g in grads if g is not None)]))
 
 
 def _fake_backward(tensors: Sequence[Tensor], *others: Any) -> list[Tensor]:
@@ -387,10 +387,10 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         check_first_derivative(grads)
-        tensors, (y, step_weights, *kept) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        tensors, (y, step_weights, *saved) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         needed, output_grads = list(ctx.needs_input_grad[2:]), list(grads[: ctx.outputs])
         op = torch.ops.edgernn.recurrent_backward.default
-        gradients = op(list(tensors), y, kept, output_grads, step_weights, *ctx.arguments, needed)
+        gradients = op(list(tensors), y, saved, output_grads, step_weights, *ctx.arguments, needed)
         return None, None, *(g if need else None for g, need in zip(gradients, needed, strict=True))
 
 

@@ -8,7 +8,7 @@ u is the mask of updated neurons. The rule's own states (memories) after a step 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from edgernn.kernels.layout import Rule
+from edgernn.kernels.layer_spec import Rule
 from edgernn.kernels.pointwise import Pointwise
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TimeRule(Rule):
         kernel.grad_of_u()
         if self.blend_grad:
             kernel.store("by_u", "H", "d_blend")
-        for state in kernel.layout.states:
+        for state in kernel.spec.states:
             kernel.put(f"dn_{state} = blend * d_{state}", f"d_{state} = (1.0 - blend) * d_{state}")
 
 
@@ -78,7 +78,7 @@ class ScoredRule(Rule):
         """
         if not kernel.resident:
             kernel.read_memory()
-        for name in kernel.layout.sample_memory:
+        for name in kernel.spec.sample_memory:
             kernel.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
         kernel.decide(self)
         self.find_evidence(kernel)
@@ -112,7 +112,7 @@ class ScoredRule(Rule):
             to_score += f" + {_grad_of(self.map('advance'), 'score')}"
         _through(kernel, score, [to_score], kernel.score_arguments(self))
         if "e" in score.arguments:
-            kernel.store(_grad_of(score, "e"), kernel.layout.decision_size, "d_e")
+            kernel.store(_grad_of(score, "e"), kernel.spec.decision_size, "d_e")
         for name in self.memory:
             kernel.put(f"to_{name} = before_{name} + {_grad_of(score, name)}")
 
@@ -181,7 +181,7 @@ class NeuronRule(ScoredRule):
             kernel.sum_over_groups()
         self.decision_grads(kernel, "by_u + to_u" if self.memory else "by_u")
         score = self.map("score")
-        read = [state for state in kernel.layout.states if f"s_{state}" in score.arguments and not self.detaches_state]
+        read = [state for state in kernel.spec.states if f"s_{state}" in score.arguments and not self.detaches_state]
         share = " * u_share" if self.group_size > 1 else ""
         _divide_grads(kernel, {state: f"{_grad_of(score, f's_{state}')}{share}" for state in read})
 
@@ -198,7 +198,7 @@ def largest(rule: Rule, gate: str, mask: str) -> str:
 
 def _divide_grads(kernel: "BackwardSource", added: dict[str, str] | None = None) -> None:
     """Pass the gradient of a state to the new state where u is true, else to the old one, and add `added` to that."""
-    for state in kernel.layout.states:
+    for state in kernel.spec.states:
         kernel.put(f"dn_{state} = tl.where(u, d_{state}, 0.0)", f"d_{state} = tl.where(u, 0.0, d_{state})")
         if added and state in added:
             kernel.put(f"d_{state} += {added[state]}")
@@ -214,8 +214,8 @@ def _through(kernel: "BackwardSource", part: Pointwise, grads: list[str], values
     names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
     kernel.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
     for argument in part.arguments:
-        if (name := f"{part.name}_{argument}") in kernel.layout.sums:
-            kernel.add(name, f"grad_{name}", kernel.layout.sums[name][1])
+        if (name := f"{part.name}_{argument}") in kernel.spec.sums:
+            kernel.add(name, f"grad_{name}", kernel.spec.sums[name][1])
 
 
 def _grad_of(part: Pointwise, argument: str) -> str:

@@ -15,21 +15,21 @@ If the weights are float32, the constant PRECISION says how they are multiplied:
 
 from edgernn.kernels.backward import BackwardSource
 from edgernn.kernels.forward import ForwardSource
-from edgernn.kernels.layout import Layout
+from edgernn.kernels.layer_spec import LayerSpec
 from edgernn.kernels.writer import HEADER
 
 
-def source(layout: Layout, resident: bool, held: int) -> str:
+def source(spec: LayerSpec, resident: bool, held: int) -> str:
     """Generate the source of a Python module with the Triton kernels `forward` and `backward` of a layer.
 
     Args:
-        layout: Description of the layer.
+        spec: Description of the layer.
         resident: True for the resident form (states in registers), false for the streamed one (states in memory).
         held: In the resident form, number of matrix products whose weights are loaded once, before the first step.
 
     Returns:
         Python source with Triton functions.
     """
-    maps = [part for part in (layout.mid, layout.update) if part is not None]
-    parts = "".join(part.text for part in (*maps, *(layout.rule.maps if layout.rule else ())))
-    return HEADER + parts + ForwardSource(layout, resident, held).text() + BackwardSource(layout, resident, held).text()
+    maps = [part for part in (spec.mid, spec.update) if part is not None]
+    parts = "".join(part.text for part in (*maps, *(spec.rule.maps if spec.rule else ())))
+    return HEADER + parts + ForwardSource(spec, resident, held).text() + BackwardSource(spec, resident, held).text()

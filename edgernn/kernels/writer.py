@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from edgernn.cells.base import Gate
 from edgernn.kernels import pointwise
-from edgernn.kernels.layout import Layout, Product, Rule
+from edgernn.kernels.layer_spec import LayerSpec, Product, Rule
 from edgernn.kernels.pointwise import Pointwise
 
 HEADER = (
@@ -109,7 +109,7 @@ class KernelSource(abc.ABC):
     state of the cell, to_ with respect to a state of the update rule or an intermediate value. NAME_ptr is an address.
 
     Args:
-        layout: Description of the layer.
+        spec: Description of the layer.
         resident: True for the resident form, with states in registers; False for the streamed form, with states in
             memory (see the module `sequence`).
         held: Number of matrix products whose weights are read once, before the first step.
@@ -124,8 +124,8 @@ class KernelSource(abc.ABC):
     flags: tuple[str, ...]
     name: str
 
-    def __init__(self, layout: Layout, resident: bool, held: int) -> None:
-        self.layout, self.resident, self.held = layout, resident, held
+    def __init__(self, spec: LayerSpec, resident: bool, held: int) -> None:
+        self.spec, self.resident, self.held = spec, resident, held
         self._lines: list[str] = []
         self._indent = 0
 
@@ -172,15 +172,15 @@ class KernelSource(abc.ABC):
                 self._columns(size, "0")
             for name in names:
                 self._vector(name)
-        for name, size in self.layout.vectors:
+        for name, size in self.spec.vectors:
             if size == "1":
                 self.put(f"v_{name} = tl.load(v_{name}_ptr)")
-        for name, size in self.layout.rule.vectors if self.layout.rule else ():
+        for name, size in self.spec.rule.vectors if self.spec.rule else ():
             if size == "1":
                 self.put(f"{name} = tl.load({name}_ptr)")
 
     def _sizes(self) -> list[str]:
-        return ["H", "M"] if self.layout.mid else ["H"]
+        return ["H", "M"] if self.spec.mid else ["H"]
 
     @contextmanager
     def stage(self, size: str) -> Iterator[None]:
@@ -199,13 +199,13 @@ class KernelSource(abc.ABC):
     def _columns(self, size: str, first: str) -> None:
         low, width = size.lower(), f"{size}P" if self.resident else "BLOCK"
         if self.resident:
-            self.put(f"{width}: tl.constexpr = {padded(self.layout.length(size))}")
+            self.put(f"{width}: tl.constexpr = {padded(self.spec.length(size))}")
         self.put(f"{low}_col = {first} + tl.arange(0, {width})[None, :]", f"{low}_mask = live & ({low}_col < {size})")
         if self.resident:
             self.put(f"{low}_k = tl.arange(0, {width})[:, None]")
-        if size == "H" and self.layout.group_size > 1:
+        if size == "H" and self.spec.group_size > 1:
             # a neuron's group, the group's first neuron, and one over the group's number of neurons
-            G = self.layout.group_size
+            G = self.spec.group_size
             self.put(f"u_col = h_col // {G}", f"u_first = u_col * {G}", "u_mask = h_mask & (h_col == u_first)")
             self.put(f"u_share = 1.0 / tl.maximum(tl.minimum(H - u_first, {G}), 1)")
 
@@ -218,15 +218,15 @@ class KernelSource(abc.ABC):
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
         """List the parameter vectors with more than one value: those of the cell, the biases, and those of the rule."""
-        layout = self.layout
-        vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
-        for gate in layout.gates:
-            if (bias := layout.bias(gate)) is not None:
-                vectors[f"b_{gate.name}"] = (layout.size(gate), f"{bias[0]}_ptr + {bias[1]}")
-        return vectors | {name: (layout.decision_size, f"{name}_ptr") for name in self.rule_vectors()}
+        spec = self.spec
+        vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in spec.vectors if size != "1"}
+        for gate in spec.gates:
+            if (bias := spec.bias(gate)) is not None:
+                vectors[f"b_{gate.name}"] = (spec.size(gate), f"{bias[0]}_ptr + {bias[1]}")
+        return vectors | {name: (spec.decision_size, f"{name}_ptr") for name in self.rule_vectors()}
 
     def rule_vectors(self) -> list[str]:
-        return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
+        return [name for name, size in self.spec.rule.vectors if size != "1"] if self.spec.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
         """Write the kernel code that loads parameter vectors, such as biases, at a step of the loop over time.
@@ -252,7 +252,7 @@ class KernelSource(abc.ABC):
 
     def _place(self, size: str, pointer: str, at: str, width: str, offset: int) -> str:
         """Return the addresses of a tile as a Triton expression."""
-        width = width or (str(self.layout.groups) if size == "U" else size)
+        width = width or (str(self.spec.groups) if size == "U" else size)
         return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
 
     def width(self, size: str) -> str:
@@ -268,9 +268,9 @@ class KernelSource(abc.ABC):
 
     def arguments(self, part: Pointwise) -> str:
         """Return the arguments for a call of a point-wise Triton function: names of variables, separated by commas."""
-        names = {gate.name: f"g_{gate.name}" for gate in self.layout.gates}
-        names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
-        names["x"] = "x_m" if part is self.layout.mid else "x_h"
+        names = {gate.name: f"g_{gate.name}" for gate in self.spec.gates}
+        names |= {name: f"v_{name}" for name, _ in self.spec.vectors}
+        names["x"] = "x_m" if part is self.spec.mid else "x_h"
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
@@ -301,7 +301,7 @@ class KernelSource(abc.ABC):
     @property
     def loads_groups(self) -> bool:
         """True if `group_sums` must read the values to sum from memory, False if it can sum them in registers."""
-        G = self.layout.group_size
+        G = self.spec.group_size
         return G > 1 and not (self.resident and G & (G - 1) == 0)
 
     def group_sums(self, tile: str, at: str) -> str:
@@ -311,24 +311,24 @@ class KernelSource(abc.ABC):
         memory. The sum reads `at` if `loads_groups` is true, else `tile`.
         """
         if self.loads_groups:
-            return f"load_group_sums({at}, live, u_first, H, {self.layout.group_size})"
-        return f"group_sums({tile}, ROWS, HP, {self.layout.group_size})"
+            return f"load_group_sums({at}, live, u_first, H, {self.spec.group_size})"
+        return f"group_sums({tile}, ROWS, HP, {self.spec.group_size})"
 
     def needed(self, part: Pointwise) -> list[str]:
         """List the variables of the cell's parameter vectors that `part` reads, except vectors with a single value."""
-        return [f"v_{name}" for name, size in self.layout.vectors if size != "1" and name in part.arguments]
+        return [f"v_{name}" for name, size in self.spec.vectors if size != "1" and name in part.arguments]
 
     def states_of(self, part: Pointwise) -> list[str]:
-        return [s for s in self.layout.states if f"s_{s}" in part.arguments]
+        return [s for s in self.spec.states if f"s_{s}" in part.arguments]
 
     def gates_of(self, part: Pointwise) -> list[Gate]:
-        return [gate for gate in self.layout.gates if gate.mid == (part is self.layout.mid)]
+        return [gate for gate in self.spec.gates if gate.mid == (part is self.spec.mid)]
 
     def is_held(self, product: Product) -> bool:
-        return self.resident and self.layout.products.index(product) < self.held
+        return self.resident and self.spec.products.index(product) < self.held
 
     def hold(self) -> None:
-        for product in self.layout.products:
+        for product in self.spec.products:
             if self.is_held(product):
                 self.put(f"{product.name} = rounded({self.tile(product)}, PRECISION)")
 

@@ -21,7 +21,7 @@ from edgernn.runtime.graph_states import axes_of, fix_inputs, inputs_of, named_s
 from edgernn.runtime.interface import next_values
 from edgernn.runtime.library import DOMAIN, PORTABLE
 from edgernn.runtime.step_graph.content import Content, encode
-from edgernn.runtime.step_graph.frontend import transform_fast
+from edgernn.runtime.step_graph.frontend_dft import transform_fast
 from edgernn.runtime.step_graph.lowering import Lowered
 from edgernn.runtime.step_graph.plan import plan
 from edgernn.runtime.step_graph.stored import store_matrices

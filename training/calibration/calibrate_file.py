@@ -22,7 +22,7 @@ from edgernn.runtime.interface import next_values
 from edgernn.runtime.library import library_path, run_interruptibly
 from edgernn.runtime.open_model import first_line, open_session
 from edgernn.training.calibration.audio_frames import Frames, read_frames
-from edgernn.training.calibration.layer_graph import LABELS, Array, LayerGraph, open_graph
+from edgernn.training.calibration.calibrated_graph import LABELS, Array, CalibratedGraph, open_graph
 from edgernn.training.calibration.threshold_search import (
     ROUNDING,
     MeasuredPoint,
@@ -174,7 +174,7 @@ class _File:
     units: list[tuple[float, float]]
 
     def __init__(
-        self, path: Path, data: Path, graph: LayerGraph, arrays: dict[str, Array], starts: frozenset[int]
+        self, path: Path, data: Path, graph: CalibratedGraph, arrays: dict[str, Array], starts: frozenset[int]
     ) -> None:
         self._path, self._data, self._graph, self._library = path, data, graph, library_path()
         self._starts = starts

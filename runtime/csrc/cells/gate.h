@@ -236,8 +236,8 @@ struct GateSet {
   static constexpr int kCount = kList.count;
 };
 
-// The gates that are summed together: those marked kMid, or the others. The lists of each term hold
-// indices into `all`.
+// The gates of a stage, which are summed together: those marked kMid in the first, the others in
+// the second. The lists of each term hold indices into `all`.
 struct GateGroup {
   GateList all;
   GateList x;
@@ -251,8 +251,8 @@ struct CellTable {
   const char* name;
   int gates;
   unsigned terms[kMaxGates];
-  GateGroup mid_gates;
-  GateGroup update_gates;
+  GateGroup first_stage;
+  GateGroup second_stage;
   int states;
   int factor_states;
   int params;
@@ -265,7 +265,7 @@ struct CellTable {
   bool reads_input;
   bool square;
   UpdateGate update_gate;
-  // the place of the update gate in mid_gates.all if it is summed with them, else -1
+  // the place of the update gate in first_stage.all if it is summed with them, else -1
   int score_place = -1;
 };
 
@@ -295,10 +295,10 @@ constexpr GateGroup MakeGroup(const CellTable& cell, unsigned with, unsigned wit
 
 // Fills in the fields that follow from the other fields of a table.
 constexpr void CompleteTable(CellTable* cell) {
-  cell->mid_gates = MakeGroup(*cell, kMid, 0);
-  cell->update_gates = MakeGroup(*cell, 0, kMid);
-  cell->factor_states = cell->mid_gates.c.count + cell->update_gates.c.count > 0 ? 2 : 1;
-  cell->has_mid = cell->mid_gates.m.count + cell->update_gates.m.count > 0;
+  cell->first_stage = MakeGroup(*cell, kMid, 0);
+  cell->second_stage = MakeGroup(*cell, 0, kMid);
+  cell->factor_states = cell->first_stage.c.count + cell->second_stage.c.count > 0 ? 2 : 1;
+  cell->has_mid = cell->first_stage.m.count + cell->second_stage.m.count > 0;
   cell->reads_input = cell->mid_is_input || cell->square;
 }
 
@@ -309,13 +309,13 @@ constexpr CellTable SumUpdateGateFirst(CellTable cell) {
   const auto drop = [&cell, gate](GateList* places) {
     int kept = 0;
     for (int i = 0; i < places->count; ++i) {
-      if (cell.update_gates.all.at[places->at[i]] != gate) places->at[kept++] = places->at[i];
+      if (cell.second_stage.all.at[places->at[i]] != gate) places->at[kept++] = places->at[i];
     }
     places->count = kept;
   };
-  drop(&cell.update_gates.x);
-  drop(&cell.update_gates.h);
-  GateGroup& mid = cell.mid_gates;
+  drop(&cell.second_stage.x);
+  drop(&cell.second_stage.h);
+  GateGroup& mid = cell.first_stage;
   cell.score_place = mid.all.count;
   mid.all.at[mid.all.count++] = gate;
   if ((cell.terms[gate] & kX) != 0) mid.x.at[mid.x.count++] = cell.score_place;
@@ -339,10 +339,11 @@ constexpr const char* FindFault(const CellTable& cell, int most_term = kMaxTerm)
       return "a gate that m is made from reads m or c";
     }
   }
-  if (cell.mid_gates.x.count + cell.update_gates.x.count == 0) {
+  if (cell.first_stage.x.count + cell.second_stage.x.count == 0) {
     return "no gate reads x, whose weights set I";
   }
-  if (HasTermTooOften(cell.mid_gates, most_term) || HasTermTooOften(cell.update_gates, most_term)) {
+  if (HasTermTooOften(cell.first_stage, most_term) ||
+      HasTermTooOften(cell.second_stage, most_term)) {
     return "more than 4 gates of a stage have the same term";
   }
   if (cell.update_gate.gate >= 0) {
@@ -350,13 +351,14 @@ constexpr const char* FindFault(const CellTable& cell, int most_term = kMaxTerm)
     if ((terms & (kX | kH)) == 0 || (terms & (kM | kC | kMid)) != 0) {
       return "the update gate has terms other than x and h";
     }
-    if (cell.mid_is_input || cell.reads_last || cell.mid_gates.x.count == most_term ||
-        cell.mid_gates.h.count == most_term) {
+    if (cell.mid_is_input || cell.reads_last || cell.first_stage.x.count == most_term ||
+        cell.first_stage.h.count == most_term) {
       return "the update gate cannot be summed with the gates that m is made from";
     }
   }
   if (cell.factor_states > cell.states) return "a gate reads c, which needs two states";
-  if (!cell.has_mid && cell.mid_gates.all.count > 0) return "gates are marked mid and none reads m";
+  if (!cell.has_mid && cell.first_stage.all.count > 0)
+    return "gates are marked mid and none reads m";
   if (!cell.has_mid && cell.mid_is_input) return "m has the size of the input and no gate reads it";
   if (cell.has_mid && cell.reads_last) return "m has no part of the last input";
   if (cell.square && cell.reads_last) return "an equation reads x beside the last input";

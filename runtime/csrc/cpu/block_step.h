@@ -31,7 +31,7 @@ struct BlockBuffers {
   std::int32_t* samples;      // (B,): the samples in which a block is active
 
   void Allocate(const CellTable& cell, std::int64_t batch, Arena* arena) {
-    sums = arena->Allocate<float>(kItems * cell.update_gates.all.count * kLanes);
+    sums = arena->Allocate<float>(kItems * cell.second_stage.all.count * kLanes);
     x = arena->Allocate<float>(cell.square ? kItems * kLanes : 0);
     for (int s = 0; s < cell.states; ++s) state[s] = arena->Allocate<float>(kItems * kLanes);
     for (int i = 0; i < cell.params; ++i) {

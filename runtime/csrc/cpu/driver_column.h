@@ -38,8 +38,8 @@ struct ColumnScratch {
     sent_h = arena.Allocate<float>(batch * PadToLanes(sizes.hidden));
     x.Allocate(rows, sizes.columns, &arena);
     h.Allocate(batch, sizes.hidden, &arena);
-    const std::int64_t mid_floats = PadToLanes(MidSize(cell, sizes)) * cell.mid_gates.all.count;
-    const std::int64_t floats = PadToLanes(sizes.hidden) * cell.update_gates.all.count;
+    const std::int64_t mid_floats = PadToLanes(MidSize(cell, sizes)) * cell.first_stage.all.count;
+    const std::int64_t floats = PadToLanes(sizes.hidden) * cell.second_stage.all.count;
     kept_mid = arena.Allocate<float>(batch * mid_floats);
     kept = arena.Allocate<float>(batch * floats);
     zero_floats = mid_floats > floats ? mid_floats : floats;
@@ -101,12 +101,12 @@ struct ColumnRun {
     const auto count = [term](const GateGroup& group) {
       return term == kX ? group.x.count : group.h.count;
     };
-    return count(cell.mid_gates) * MidSize(cell, sizes) + count(cell.update_gates) * sizes.hidden;
+    return count(cell.first_stage) * MidSize(cell, sizes) + count(cell.second_stage) * sizes.hidden;
   }
 
   // The multiply-adds of a step that no value saves: the products with c and m.
   std::int64_t WholeMacs() const {
-    const GateGroup& group = cell.update_gates;
+    const GateGroup& group = cell.second_stage;
     return sizes.hidden * (sizes.hidden * group.c.count + MidSize(cell, sizes) * group.m.count);
   }
 
@@ -241,8 +241,8 @@ struct ColumnDriver {
     for (int i = 0; i < 2; ++i) to.thresholds[i] = from.rule[i][0];
     const DenseWeights all(cell, InFloat32(sizes), to.all);
     all.Pack(cell, InFloat32(sizes), from, false);
-    to.groups[0] = WithoutSums(cell.mid_gates);
-    to.groups[1] = WithoutSums(cell.update_gates);
+    to.groups[0] = WithoutSums(cell.first_stage);
+    to.groups[1] = WithoutSums(cell.second_stage);
     *to.rest = all;
     to.rest->mid.group = &to.groups[0];
     to.rest->update.group = &to.groups[1];

@@ -19,8 +19,8 @@ struct DenseWeights {
   DenseWeights(const CellTable& cell, const LayerSizes& sizes, void* base) {
     Arena arena(base);
     DenseWeights* const list = arena.Allocate<DenseWeights>(1);
-    mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, false, &arena);
-    update.Allocate(cell, cell.update_gates, sizes.hidden, sizes, false, &arena);
+    mid.Allocate(cell, cell.first_stage, MidSize(cell, sizes), sizes, false, &arena);
+    update.Allocate(cell, cell.second_stage, sizes.hidden, sizes, false, &arena);
     q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
@@ -66,8 +66,8 @@ struct DenseScratch {
     chunk = ChunkSteps(steps, batch);
     x = arena.Allocate<float>(cell.reads_input ? chunk * batch * PadToLanes(sizes.input) : 0);
     pairs = arena.Allocate<float>(cell.reads_last ? chunk * batch * 2 * sizes.input : 0);
-    mid_sums = arena.Allocate<float>(chunk * mid_size * cell.mid_gates.all.count);
-    sums = arena.Allocate<float>(chunk * size * cell.update_gates.all.count);
+    mid_sums = arena.Allocate<float>(chunk * mid_size * cell.first_stage.all.count);
+    sums = arena.Allocate<float>(chunk * size * cell.second_stage.all.count);
     mid = arena.Allocate<float>(cell.has_mid ? mid_size : 0);
     qh = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
     quantized.Allocate(cell, sizes, batch, chunk * batch, &arena);

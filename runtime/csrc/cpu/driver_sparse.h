@@ -280,7 +280,7 @@ struct SparseDriver {
     float* sums[kMaxSharing];
     for (std::int64_t i = 0; i < count; ++i) {
       inputs[i] = &waiting[i].inputs;
-      sums[i] = scratch.shared_sums + i * cell.update_gates.all.count * stride;
+      sums[i] = scratch.shared_sums + i * cell.second_stage.all.count * stride;
       const LaneBits* const lanes = scratch.lanes + waiting[i].sample * blocks;
       for (std::int64_t block = 0; block < blocks; ++block) {
         std::uint64_t* const of = scratch.sharing + block * kLanes;
@@ -303,7 +303,7 @@ struct SparseDriver {
       std::int64_t& macs = scratch.macs[of.sample];
       if (starts_from_x) macs += step.Project();
       step.ListNeurons();
-      step.sums = scratch.shared_sums + i * cell.update_gates.all.count * stride;
+      step.sums = scratch.shared_sums + i * cell.second_stage.all.count * stride;
       step.sums_stride = stride;
       step.FinishRows(starts_from_x);
       macs += step.RowMacs();

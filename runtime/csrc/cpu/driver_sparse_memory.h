@@ -40,19 +40,19 @@ struct SparseWeights {
     rule = arena.Allocate<char>(static_cast<std::int64_t>(kernel.selector->packed_bytes(sizes)));
     rows = arena.Allocate(RowBytes(cell, sizes));
     reads_state =
-        cell.update_gates.h.count + cell.update_gates.c.count + cell.update_gates.m.count > 0;
+        cell.second_stage.h.count + cell.second_stage.c.count + cell.second_stage.m.count > 0;
     min_projected = MinProjected(cell, sizes);
     block_percent = BlockPercent(sizes.weights);
     row_b = arena.Allocate<float>(sizes.hidden * StoredSums(cell));
     row_b_without_x =
         arena.Allocate<float>(min_projected <= sizes.hidden ? sizes.hidden * StoredSums(cell) : 0);
     q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
-    mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, false, &arena);
+    mid.Allocate(cell, cell.first_stage, MidSize(cell, sizes), sizes, false, &arena);
     kept.Allocate(mid.r, MayKeepSums(kernel, sizes), &arena);
     max_kept = sizes.hidden * kKeptPercent / 100;
     // a step with scores never computes whole blocks
     static constexpr GateGroup kNone{};
-    dense.Allocate(cell, cell.score_place < 0 ? cell.update_gates : kNone, sizes.hidden, sizes,
+    dense.Allocate(cell, cell.score_place < 0 ? cell.second_stage : kNone, sizes.hidden, sizes,
                    true, &arena);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
@@ -80,7 +80,7 @@ struct SparseWeights {
   // takes less time than the rows of W of these neurons. Measured: a multiply-add takes 0.6 of the
   // time, and gathering the sums as long as 6 columns. Above H: never.
   static std::int64_t MinProjected(const CellTable& cell, const LayerSizes& sizes) {
-    if (sizes.weights != NumberType::kFloat32 || cell.update_gates.x.count == 0) {
+    if (sizes.weights != NumberType::kFloat32 || cell.second_stage.x.count == 0) {
       return sizes.hidden + 1;
     }
     const std::int64_t row = PadToLanes(sizes.input) * InputCount(cell);
@@ -181,8 +181,8 @@ struct SparseScratch {
     zeroed_bytes = arena.used();
     pair = arena.Allocate<float>(cell.reads_last ? batch * 2 * sizes.input : 0);
     pairs = arena.Allocate<float>(cell.reads_last ? rows * 2 * sizes.input : 0);
-    const std::int64_t sums_size = padded * cell.update_gates.all.count;
-    mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
+    const std::int64_t sums_size = padded * cell.second_stage.all.count;
+    mid_sums = arena.Allocate<float>(mid_size * cell.first_stage.all.count);
     scores = arena.Allocate<float>(cell.score_place < 0 ? 0 : padded);
     const bool keeps = kept.bytes > 0;
     changed = keeps ? AllocateList(sizes.hidden, &arena) : nullptr;
@@ -201,7 +201,7 @@ struct SparseScratch {
     for (WaitingRows*& rows : waiting_rows) rows = arena.Allocate<WaitingRows>(shares ? batch : 0);
     sharing = arena.Allocate<std::uint64_t>(shares ? sizes.hidden : 0);
     shared_sums = arena.Allocate<float>(
-        shares ? sharing_samples * cell.update_gates.all.count * SharedStride(sizes) : 0);
+        shares ? sharing_samples * cell.second_stage.all.count * SharedStride(sizes) : 0);
     neurons = AllocateList(sizes.hidden, &arena);
     all_lanes = AllocateLanes(sizes.hidden, &arena);
     gathered_x = arena.Allocate<float>(cell.square ? list_size : 0);
@@ -220,8 +220,8 @@ struct SparseScratch {
     }
     projected = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
     const bool projects_mid =
-        steps > chunk && cell.mid_gates.x.count > 0 && !kernel.selector->masks;
-    const std::int64_t mid_sums_size = mid_size * cell.mid_gates.all.count;
+        steps > chunk && cell.first_stage.x.count > 0 && !kernel.selector->masks;
+    const std::int64_t mid_sums_size = mid_size * cell.first_stage.all.count;
     mid_projected = projects_mid ? arena.Allocate<float>(rows * mid_sums_size) : nullptr;
     bytes = arena.used();
   }

@@ -16,7 +16,7 @@ namespace edgernn::EDGERNN_ISA {
 inline int InputCount(const CellTable& cell) { return cell.reads_last ? 2 : 1; }
 
 // The number of sums stored per neuron: that of the gates, rounded up to groups of four.
-inline int StoredSums(const CellTable& cell) { return (cell.update_gates.all.count + 3) / 4 * 4; }
+inline int StoredSums(const CellTable& cell) { return (cell.second_stage.all.count + 3) / 4 * 4; }
 
 // The offsets of the parts of a neuron's row.
 struct Float32RowLayout {
@@ -26,7 +26,7 @@ struct Float32RowLayout {
   std::int64_t floats;
 
   Float32RowLayout(const CellTable& cell, const LayerSizes& sizes) {
-    const GateGroup& group = cell.update_gates;
+    const GateGroup& group = cell.second_stage;
     h = PadToLanes(sizes.input) * group.x.count * InputCount(cell);
     c = h + PadToLanes(RecurrentColumns(sizes)) * group.h.count;
     m = c + PadToLanes(sizes.hidden) * group.c.count;
@@ -72,7 +72,7 @@ struct Float32RowPart {
                                                          const LayerSizes& sizes,
                                                          const Weights& from, const Values* ranks,
                                                          float* rows) {
-  const GateGroup& group = cell.update_gates;
+  const GateGroup& group = cell.second_stage;
   const std::int64_t input = sizes.input, hidden = sizes.hidden, mid_size = MidSize(cell, sizes);
   const std::int64_t columns = RecurrentColumns(sizes);
   Float32RowPart parts[5];
@@ -99,7 +99,7 @@ struct Float32RowPart {
 [[gnu::noinline, gnu::cold]] inline void PackRowBiases(const CellTable& cell,
                                                        const LayerSizes& sizes, const Weights& from,
                                                        bool without_x, float* b) {
-  const GateGroup& group = cell.update_gates;
+  const GateGroup& group = cell.second_stage;
   for (std::int64_t j = 0; j < sizes.hidden; ++j) {
     for (int i = 0; i < StoredSums(cell); ++i) {
       const int gate = i < group.all.count ? group.all.at[i] : -1;

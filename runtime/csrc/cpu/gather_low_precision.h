@@ -28,7 +28,7 @@ struct LowPrecisionRowLayout {
   std::int64_t bytes;
 
   LowPrecisionRowLayout(const CellTable& cell, const LayerSizes& sizes) {
-    const GateGroup& group = cell.update_gates;
+    const GateGroup& group = cell.second_stage;
     const std::int64_t size = sizes.weights == NumberType::kInt8 ? 1 : 2;
     const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
                                              sizes.hidden, MidSize(cell, sizes)};
@@ -81,7 +81,7 @@ struct LowPrecisionSource {
       const LowPrecisionPart& part = layout.parts[p];
       const LowPrecisionSource& source = sources[p];
       for (int g = 0; part.gates != nullptr && g < part.gates->count; ++g) {
-        const int gate = cell.update_gates.all.at[part.gates->at[g]];
+        const int gate = cell.second_stage.all.at[part.gates->at[g]];
         const std::int64_t start =
             (FirstRow(cell, sizes, source.term, gate) + neuron) * source.total;
         float* const scale = reinterpret_cast<float*>(row) + part.scale + g;
@@ -231,7 +231,7 @@ inline const LowPrecisionFunction* ChooseLowPrecisionFunctions(const LayerSizes&
       {from.c, nullptr, 0.0f, begin, from.c_end},
       {from.m, nullptr, 0.0f, 0, from.m_end},
   };
-  const int gates = cell.update_gates.all.count, stored = StoredSums(cell);
+  const int gates = cell.second_stage.all.count, stored = StoredSums(cell);
   for (int g = 0; g < gates; ++g) {
     float* const sums = args.sums + g * args.stride;
     for (std::int64_t i = 0; i < args.count; ++i)

@@ -71,7 +71,7 @@ template <std::size_t... kLane>
 // True if R h of the kernel's gates marked kMid may be kept.
 inline bool MayKeepSums(const Kernel& kernel, const LayerSizes& sizes) {
   return !kernel.selector->masks && !kernel.decays && sizes.weights == NumberType::kFloat32 &&
-         sizes.rank == 0 && kernel.cell->mid_gates.h.count > 0;
+         sizes.rank == 0 && kernel.cell->first_stage.h.count > 0;
 }
 
 // The recurrent weights of the gates marked kMid, by columns, as upper halves of doubles. Layout:
@@ -253,7 +253,7 @@ struct KeptMemory {
   KeptMemory(const Kernel& kernel, const LayerSizes& sizes, std::int64_t batch, void* base) {
     if (MayKeepSums(kernel, sizes)) {
       h_floats = PadToLanes(sizes.hidden);
-      sum_count = PadToLanes(MidSize(*kernel.cell, sizes)) * kernel.cell->mid_gates.h.count;
+      sum_count = PadToLanes(MidSize(*kernel.cell, sizes)) * kernel.cell->first_stage.h.count;
     }
     Arena arena(base);
     h = arena.Allocate<float>(batch * h_floats);

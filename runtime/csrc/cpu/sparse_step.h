@@ -110,7 +110,7 @@ struct SparseStep {
   // Computes the first m_end elements of m, and the scores of the update gate if it is summed with
   // the gates marked kMid. Returns the multiply-adds.
   std::int64_t ComputeMid() {
-    const GateGroup& group = cell.mid_gates;
+    const GateGroup& group = cell.first_stage;
     const std::int64_t size = inputs.m_end, blocks = Blocks(size);
     float* sums = mid_projected;
     std::int64_t macs = 0;
@@ -179,7 +179,7 @@ struct SparseStep {
 
   // Quantizes the inputs of the gathered products with int8 weights.
   void Quantize() const {
-    const GateGroup& group = cell.update_gates;
+    const GateGroup& group = cell.second_stage;
     const auto read = [&](int part, const GateList& gates, const float* from, std::int64_t end,
                           std::int64_t depth) {
       if (gates.count > 0) scratch.parts[part].Read(from, 0, 1, end, depth);
@@ -268,7 +268,7 @@ struct SparseStep {
 
   // Adds bias and W x to the pre-activations of the active neurons.
   void AddProjected() const {
-    const GateGroup& group = cell.update_gates;
+    const GateGroup& group = cell.second_stage;
     for (int i = 0; i < group.x.count; ++i) {
       const int gate = group.x.at[i];
       Gather(projected + gate * kLanes, group.all.count * kLanes, scratch.gathered_start);
@@ -359,7 +359,7 @@ struct SparseStep {
   // neurons.
   void CopyUpdateGate() const {
     int place = 0;
-    while (cell.update_gates.all.at[place] != cell.update_gate.gate) ++place;
+    while (cell.second_stage.all.at[place] != cell.update_gate.gate) ++place;
     Gather(scratch.scores, kLanes, scratch.gathered_start);
     float* const to = sums + place * sums_stride;
     for (std::int64_t j = 0; j < active.count; j += kLanes) {
@@ -387,7 +387,7 @@ struct SparseStep {
 
   // The multiply-adds of the gathered products.
   std::int64_t RowMacs() const {
-    const GateGroup& group = cell.update_gates;
+    const GateGroup& group = cell.second_stage;
     const std::int64_t count = active.count;
     return (count * inputs.h_end - active.unread) * group.h.count +
            (count * inputs.c_end - active.unread) * group.c.count +

@@ -105,8 +105,8 @@ std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
     slots.at[op.spec.weights[i].slot] = weights[i];
   }
   WeightCopyBuilder builder(cell, plan, depths, sizes.bias_terms, slots);
-  builder.AddGroup(cell.update_gates, plan.update);
-  if (cell.has_mid) builder.AddGroup(cell.mid_gates, plan.mid);
+  builder.AddGroup(cell.second_stage, plan.update);
+  if (cell.has_mid) builder.AddGroup(cell.first_stage, plan.mid);
   if (plan.rank > 0) {
     builder.Add(slots.at[kFactorSlot], plan.rank, plan.hidden, plan.hidden, plan.low.at,
                 plan.low.stride);

@@ -106,8 +106,8 @@ void LayOutSums(const CellTable& cell, const Depths& depths, LaunchPlan* plan) {
   };
   plan->sent_x.count = ToInt(depths.x * depths.parts);
   plan->sent_h.count = plan->hidden;
-  plan->x_column_macs = column_macs(cell.mid_gates.x, cell.update_gates.x);
-  plan->h_column_macs = column_macs(cell.mid_gates.h, cell.update_gates.h);
+  plan->x_column_macs = column_macs(cell.first_stage.x, cell.second_stage.x);
+  plan->h_column_macs = column_macs(cell.first_stage.h, cell.second_stage.h);
   for (int g = 0; g < cell.gates; ++g) {
     plan->sum_rows[g] = ToInt(FirstRow(cell, *plan, kX | kH, g));
   }
@@ -145,9 +145,9 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   }
   const bool grouped = plan.group_size > 1;
   const RuleRow rule_row = MakeRuleRow(rule, plan);
-  plan.update = MakeRows(cell, cell.update_gates, plan, plan.hidden, grouped ? RuleRow{} : rule_row,
+  plan.update = MakeRows(cell, cell.second_stage, plan, plan.hidden, grouped ? RuleRow{} : rule_row,
                          &plan.floats);
-  plan.mid = MakeRows(cell, cell.mid_gates, plan, plan.middle, {}, &plan.floats);
+  plan.mid = MakeRows(cell, cell.first_stage, plan, plan.middle, {}, &plan.floats);
   plan.low.at = plan.floats;
   plan.low.count = plan.rank;
   plan.low.stride = ToInt(PadToFour(plan.hidden));
@@ -159,8 +159,8 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.floats += plan.shared_params_floats;
   plan.scalars = plan.floats;
   plan.floats += PadToFour(cell.params);
-  plan.neuron_macs = Macs(cell.update_gates, row_depths);
-  plan.step_macs = plan.middle * Macs(cell.mid_gates, row_depths) + sizes.rank * sizes.hidden;
+  plan.neuron_macs = Macs(cell.second_stage, row_depths);
+  plan.step_macs = plan.middle * Macs(cell.first_stage, row_depths) + sizes.rank * sizes.hidden;
   plan.rule_macs = DecisionMacs(rule, sizes.input, sizes.hidden, Groups(sizes));
   if (rule.kind == RuleKind::kGate) {
     // every neuron computes its update gate, and active neurons the other gates
@@ -201,8 +201,9 @@ int LayOutSharedMemory(const CellTable& cell, int blocks, int tile, LaunchPlan* 
       values->factor_at = allocate(values->count);
     }
     plan->update.kept_at =
-        allocate(RowsPerBlock(plan->hidden, blocks, 1) * cell.update_gates.all.count);
-    plan->mid.kept_at = allocate(RowsPerBlock(plan->middle, blocks, 1) * cell.mid_gates.all.count);
+        allocate(RowsPerBlock(plan->hidden, blocks, 1) * cell.second_stage.all.count);
+    plan->mid.kept_at =
+        allocate(RowsPerBlock(plan->middle, blocks, 1) * cell.first_stage.all.count);
   }
   plan->list_at = allocate(neurons);
   for (int i = 0; i < plan->neuron_memories; ++i) plan->memory_at[i] = allocate(neurons);

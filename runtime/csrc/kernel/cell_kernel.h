@@ -85,7 +85,7 @@ using RowShape = std::uint64_t;
 constexpr RowShape kLastInputShape = RowShape{1} << 4 * kMaxGates;
 
 constexpr RowShape RowShapeOf(const CellTable& cell) {
-  const GateGroup& group = cell.update_gates;
+  const GateGroup& group = cell.second_stage;
   const GateList* const terms[] = {&group.x, &group.h, &group.c, &group.m};
   RowShape shape = cell.reads_last ? kLastInputShape : 0;
   for (int term = 0; term < 4; ++term) {

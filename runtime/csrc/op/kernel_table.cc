@@ -54,7 +54,7 @@ template <class Cell>
 constexpr CellKernel MakeGatedCell() {
   constexpr CellTable kTable = SumUpdateGateFirst(MakeCellTable<Cell>());
   constexpr RowShape kShape = RowShapeOf(kTable);
-  static_assert((CountShapeGates(kShape) + 3) / 4 == (kTable.update_gates.all.count + 3) / 4);
+  static_assert((CountShapeGates(kShape) + 3) / 4 == (kTable.second_stage.all.count + 3) / 4);
   CellKernel kernel = MakeCell<Cell>();
   static_cast<CellTable&>(kernel) = kTable;
   kernel.multiply = &MultiplyNeurons<kShape>;

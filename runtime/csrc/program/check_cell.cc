@@ -15,8 +15,8 @@ constexpr std::size_t kLayoutNumbers = 5;
 
 // Orders the gates of a cell as in a listed cell that has the same. Returns false if it has others.
 bool OrderGates(const CellTable& listed, CellTable* cell) {
-  const GateList& gates = cell->update_gates.all;
-  const GateList& model = listed.update_gates.all;
+  const GateList& gates = cell->second_stage.all;
+  const GateList& model = listed.second_stage.all;
   if (gates.count != model.count || cell->reads_last != listed.reads_last) return false;
   constexpr unsigned kProducts = kX | kH | kC | kM;
   GateList ordered{};
@@ -32,7 +32,7 @@ bool OrderGates(const CellTable& listed, CellTable* cell) {
     used |= 1u << g;
     ordered.at[ordered.count++] = gates.at[g];
   }
-  cell->update_gates = MakeGroup(*cell, ordered);
+  cell->second_stage = MakeGroup(*cell, ordered);
   return true;
 }
 
@@ -137,7 +137,7 @@ FindArgument ArgumentsOf(const CellTable& cell, bool for_mid) {
     const Extent extent = for_mid ? mid_extent : Extent::kHidden;
     switch (kind) {
       case ArgumentKind::kGate: {
-        const GateList& gates = (for_mid ? cell.mid_gates : cell.update_gates).all;
+        const GateList& gates = (for_mid ? cell.first_stage : cell.second_stage).all;
         const int* const end = gates.at + gates.count;
         const int* const place = std::find(gates.at, end, index);
         return place == end ? -1 : static_cast<int>(place - gates.at);

@@ -62,7 +62,7 @@ constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<
                                                  const GatherArgs& args) {
   const Float32RowLayout layout(cell, sizes);
   const MatmulInputs& from = *args.inputs;
-  const GateGroup& group = cell.update_gates;
+  const GateGroup& group = cell.second_stage;
   const std::int64_t input = PadToLanes(sizes.input);
   RowTerm terms[5];
   int count = 0;

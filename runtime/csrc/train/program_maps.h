@@ -41,7 +41,7 @@ template <bool kForMid, class Finish>
                                                const TrainPointwiseArgs& call,
                                                const Finish& finish) {
   const ProgramTrainCell& cell = ProgramCellOf(call);
-  const GateList& gates = (kForMid ? cell.mid_gates : cell.update_gates).all;
+  const GateList& gates = (kForMid ? cell.first_stage : cell.second_stage).all;
   alignas(64) float memory[kMaxProgramArguments * kProgramBlock * kLanes];
   Places places;
   for (std::int64_t& step : places.steps) step = kLanes;
@@ -152,7 +152,7 @@ template <bool kForMid>
   const ProgramTrainCell& cell = ProgramCellOf(call);
   const Program& forward = kForMid ? cell.mid_program : cell.update_program;
   const Program& back = kForMid ? cell.mid_back_program : cell.update_back_program;
-  const GateList& gates = (kForMid ? cell.mid_gates : cell.update_gates).all;
+  const GateList& gates = (kForMid ? cell.first_stage : cell.second_stage).all;
   bool read[kMaxGates] = {};
   for (int i = 0; i < forward.arguments; ++i) {
     if (forward.argument[i].kind == ArgumentKind::kGate) read[forward.argument[i].index] = true;
