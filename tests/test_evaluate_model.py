@@ -21,6 +21,7 @@ from edgernn.store import load_model
 from edgernn.training import train
 from edgernn.training.evaluate import open_task, scorer
 from edgernn.training.evaluate_model import evaluate_model
+from edgernn.training.run_directory import RunDirectory
 from tests.models import write_alone
 from tests.training_helpers import SMALL, without_pictures
 from tests.words import tone, write_arabic, write_wav
@@ -69,6 +70,20 @@ def test_settings_of_the_test_replace_those_of_the_training(run, capsys):
     assert float(lines["room_words"]) > 2 * result["room_words"]
     # isolated words do not depend on the room
     assert evaluate_model(run, {"room": 0.05})["metrics"]["accuracy"] == result["accuracy"]
+
+
+def test_a_room_of_the_validation_part_has_its_own_words_and_noise(run, data, tmp_path, capsys):
+    last = RunDirectory(run).metrics()[-1]
+    result, _ = stored(run)
+    evaluated = evaluate_model(run, part="validation")
+    assert evaluated["metrics"]["accuracy"] == pytest.approx(last["accuracy"])
+    assert evaluated["metrics"]["room_hours"] == pytest.approx(result["room_hours"], rel=1e-2)
+    assert evaluated["series"]["room_hits"] != evaluate_model(run)["series"]["room_hits"]
+    task = open_task(run, None, {})
+    heard = {part: {w.tobytes() for w in room.clips.samples} for part, room in task._rooms.items()}
+    assert heard["validation"].isdisjoint(heard["test"])
+    assert main(["evaluate", str(run), "--part", "validation"]) == 0
+    assert "validation sequence" in capsys.readouterr().out
 
 
 def test_a_model_of_the_zoo_is_tested_by_the_command_in_its_entry(run, data, tmp_path, monkeypatch, capsys):

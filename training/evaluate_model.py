@@ -26,7 +26,7 @@ from edgernn.training.tasks.base import REGRESSION, Task
 
 
 def evaluate_model(
-    model: Path, settings: Mapping[str, object] | None = None, *, data: Path | None = None
+    model: Path, settings: Mapping[str, object] | None = None, *, data: Path | None = None, part: str = "test"
 ) -> dict[str, Any]:
     """Compute a trained model's metrics on the test data of its task, with other settings of the task or on new data.
 
@@ -38,16 +38,17 @@ def evaluate_model(
         data: Folder of data sets. Default: that of the training for a run, or the environment variable EDGERNN_DATA.
             For a run that was trained on a user's own data: new data of the same kind, an npz file or a folder with
             targets, all of which is the test unless it has a test part. Data of the training keep their split.
+        part: "test", or "validation" to choose among models without a look at the test.
 
     Returns:
         JSON-compatible dict: "model" (the run directory or the file), "task", "cell", "rule", "settings" (all settings
-        of the task), "data" (the new data, or None), "sequences" (the number of test sequences), "metric" (the name of
-        the main metric), "metrics" (a dict as result.json has them, from name to value) and "series" (a dict from name
+        of the task), "data" (the new data, or None), "part", "sequences" (their number in this part), "metric" (the name
+        of the main metric), "metrics" (a dict as result.json has them, from name to value) and "series" (a dict from name
         to a list of numbers, as in series.json).
 
     Raises:
         UsageError: A setting is unknown or invalid, a setting or the data give the task inputs or outputs of another
-            size than the model's, the file has a user-defined cell, its folder has neither a run nor an entry.json, or
+            size than the model's, new data are to have a validation part, the file has a user-defined cell, its folder has neither a run nor an entry.json, or
             new data are of another kind than those of the training.
         EdgernnError: The model, its entry.json or the data cannot be read, or the classes of the data are not those of
             the model.
@@ -80,6 +81,10 @@ def evaluate_model(
             f"{model}: expected data with its classes {_joined(classes)}, got {_joined(task.classes)}; {remedy}"
         )
     _check_sizes(model, network.config, task, remedy)
+    if part == "validation":
+        if data is not None:
+            raise UsageError("part: expected test for new data, which the training did not split, got validation")
+        task.test_on_validation()
     metrics = evaluate(network, task, task.test)
     with torch.no_grad():
         series = {name: list(map(float, values)) for name, values in task.series(network, "cpu").items()}
@@ -90,6 +95,7 @@ def evaluate_model(
         "rule": network.recurrent_layers()[0].rule.name,
         "settings": asdict(task),  # type: ignore[call-overload]
         "data": data and str(data),
+        "part": part,
         "sequences": len(task.test),
         "metric": task.objective.metric,
         "metrics": metrics,

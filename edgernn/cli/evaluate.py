@@ -15,7 +15,7 @@ def _text(result: dict[str, Any]) -> str:
     source = "" if result["data"] is None else f" of {result['data']}"
     lines = [
         f"{result['model']}: {result['task']}, {result['cell']}, rule {result['rule']}; "
-        f"{counted(result['sequences'], 'test sequence')}{source}"
+        f"{counted(result['sequences'], result['part'] + ' sequence')}{source}"
     ]
     width = max(map(len, result["metrics"]))
     return "\n".join(lines + [f"{name:<{width}}  {value:,.6g}" for name, value in result["metrics"].items()])
@@ -30,7 +30,14 @@ def _text(result: dict[str, Any]) -> str:
     help="New data with targets, a file or a folder like those of the training; for a model of another task, the "
     "folder of its data set.  [default: the data of the training]",
 )
-def command(model: Path, settings: tuple[str, ...], data: Path | None) -> dict[str, Any]:
+@click.option(
+    "--part",
+    type=click.Choice(["test", "validation"]),
+    default="test",
+    show_default=True,
+    help="Part of the data; choose among models by validation, and look at the test once.",
+)
+def command(model: Path, settings: tuple[str, ...], data: Path | None, part: str) -> dict[str, Any]:
     """Compute the metrics of a trained model on the test data of its task or on new data, without training.
 
     MODEL is a run directory, an exported file in it, or a name that `edgernn models` lists. KEY=VALUE are settings of
@@ -46,4 +53,4 @@ def command(model: Path, settings: tuple[str, ...], data: Path | None) -> dict[s
     from edgernn.settings import split_words
     from edgernn.training.evaluate_model import evaluate_model
 
-    return evaluate_model(model, split_words(settings), data=data)
+    return evaluate_model(model, split_words(settings), data=data, part=part)

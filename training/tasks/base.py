@@ -322,6 +322,10 @@ class Task(abc.ABC):
         """
         raise UsageError(f"task {self.name}: expected no new data, as the task has its own; leave it out")
 
+    def test_on_validation(self) -> None:
+        """Take the validation part for the test part, so that models can be chosen without the test."""
+        self.test = self.validation
+
     def adapted(self, model: ModelConfig) -> ModelConfig:
         """Return the model configuration with the changes that the task needs, such as a default imputer.
 

@@ -139,6 +139,7 @@ class Words(Task, ABC):
             self.output, self.objective = "all", LABELLED_STEPS
             self.detector = asdict(self._post_processing)
         self._heard: Heard | None = None
+        self._rooms: dict[str, Room] = {}
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
         if model.frontend.name is None:
@@ -200,6 +201,11 @@ class Words(Task, ABC):
         self._heard = listen(model, self._room, self._detector, device)
         return figures | {f"room_{name}": value for name, value in self._heard.figures(model).items()}
 
+    def test_on_validation(self) -> None:
+        super().test_on_validation()
+        if self.stream:
+            self._room = self._rooms["validation"]
+
     def series(self, model: RecurrentModel, device: str) -> Mapping[str, Sequence[float]]:
         figures = _WordFigures(self.classes or (), self._scores)
         for batch in self.test.chunks():
@@ -249,7 +255,9 @@ class Words(Task, ABC):
         if self.stream:
             steps, slots = round(self.stream * rate / hop), int(self.stream / self.seconds)
             self.train = Streams(clips["train"], self._acoustics(noise["train"]), steps, slots)
-            self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
+            for part in ("validation", "test"):
+                self._rooms[part] = Room(clips[part], self._acoustics(noise[part]), self.room, self.talk)
+            self._room = self._rooms["test"]
         return samples
 
     def _noise(self, root: Path) -> tuple[int, dict[str, list[Audio]]]:
