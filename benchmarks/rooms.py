@@ -4,7 +4,8 @@
 FILE is the JSON file to write; EDGERNN_DATA is the folder of data sets; speech-noise, the folder with recordings of
 noise, must be in the current folder. Each model is tested in ten hours of room with words, in one hour with a single
 word, and on a minute of digital silence. Each RUN, the directory of a training with other settings, and the dense model
-with thresholds of delta but without further training, are tested in ten hours. What FILE has already is kept.
+with thresholds of delta but without further training, are tested in ten hours. All but the silence is in a room of the
+validation part, too, by which settings are chosen. What FILE has already is kept.
 """
 
 import tempfile
@@ -40,6 +41,8 @@ ONE_WORD = 1e-6
 STRICTER = 0.7
 # thresholds of x and h for the dense model without training
 UNTRAINED = ((0.21, 0.05), (0.32, 0.075), (0.43, 0.1), (0.85, 0.2))
+# a setting is chosen if it has the most hits in the room of the validation part, with at most this share of the work
+MOST_WORK = 0.1
 # settings of a training that tell the runs apart
 _SETTINGS = ("period", "theta_x", "theta_h", "lambda", "background", "lr_decay", "epochs")
 
@@ -55,6 +58,12 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
     return metrics
 
 
+def in_rooms(model: Path) -> dict[str, Any]:
+    """Return the figures of a model or run in the room of the test, with those of the validation part's room."""
+    validation = evaluate_model(model, {"room": HOURS}, part="validation")["metrics"]
+    return {"validation": validation, **figures(evaluate_model(model, {"room": HOURS}))}
+
+
 def silence(model: Path) -> dict[str, float]:
     """Return the updates and multiply-adds a second of a model in a minute of digital silence."""
     with tempfile.TemporaryDirectory() as folder:
@@ -68,11 +77,13 @@ def untrained() -> Iterator[dict[str, Any]]:
     """Yield the metrics of the dense model with thresholds of the rule delta, without further training."""
     path = find_model(DENSE)
     dense, _ = read_exported(path)
-    task = open_entry(path.with_name("entry.json"), {"room": HOURS})
+    test, validation = (open_entry(path.with_name("entry.json"), {"room": HOURS}) for _ in range(2))
+    validation.test_on_validation()
     for theta_x, theta_h in UNTRAINED:
         model = with_thresholds(dense, [(theta_x, theta_h)] * len(dense.recurrent_layers()))
         attach(model, "auto", "cpu")
-        yield {"theta_x": theta_x, "theta_h": theta_h, **evaluate(model, task, task.test)}
+        heard = [evaluate(model, task, task.test) for task in (validation, test)]
+        yield {"theta_x": theta_x, "theta_h": theta_h, "validation": heard[0], **heard[1]}
 
 
 def told_apart(run: Path) -> dict[str, str]:
@@ -87,7 +98,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="*")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    start = {"edgernn": edgernn.__version__, "processor": processor(), "threshold": STRICTER, "models": {}, "runs": []}
+    start = {"edgernn": edgernn.__version__, "processor": processor(), "threshold": STRICTER, "most_work": MOST_WORK}
+    start |= {"models": {}, "runs": []}
     report: dict[str, Any] = read_json(arguments.out) if arguments.out.is_file() else start
 
     def save() -> None:
@@ -97,7 +109,7 @@ def main() -> None:
     for name in MODELS:
         if str(name) not in report["models"]:
             report["models"][str(name)] = {
-                "room": figures(evaluate_model(name, {"room": HOURS})),
+                "room": in_rooms(name),
                 "one_word": evaluate_model(name, {"talk": ONE_WORD})["metrics"],
                 "silence": silence(name),
             }
@@ -105,7 +117,7 @@ def main() -> None:
     for run in arguments.runs:
         settings = told_apart(run)
         if settings not in [known["settings"] for known in report["runs"]]:
-            report["runs"].append({"settings": settings, **figures(evaluate_model(run, {"room": HOURS}))})
+            report["runs"].append({"settings": settings, **in_rooms(run)})
             save()
     if "untrained" not in report:
         report["untrained"] = [*untrained()]

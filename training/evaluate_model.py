@@ -42,14 +42,14 @@ def evaluate_model(
 
     Returns:
         JSON-compatible dict: "model" (the run directory or the file), "task", "cell", "rule", "settings" (all settings
-        of the task), "data" (the new data, or None), "part", "sequences" (their number in this part), "metric" (the name
-        of the main metric), "metrics" (a dict as result.json has them, from name to value) and "series" (a dict from name
-        to a list of numbers, as in series.json).
+        of the task), "data" (the new data, or None), "part", "sequences" (their number in this part), "metric" (the
+        name of the main metric), "metrics" (a dict as result.json has them, from name to value) and "series" (a dict
+        from name to a list of numbers, as in series.json).
 
     Raises:
         UsageError: A setting is unknown or invalid, a setting or the data give the task inputs or outputs of another
-            size than the model's, new data are to have a validation part, the file has a user-defined cell, its folder has neither a run nor an entry.json, or
-            new data are of another kind than those of the training.
+            size than the model's, new data are to have a validation part, the file has a user-defined cell, its folder
+            has neither a run nor an entry.json, or new data are of another kind than those of the training.
         EdgernnError: The model, its entry.json or the data cannot be read, or the classes of the data are not those of
             the model.
     """
