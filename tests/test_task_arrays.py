@@ -701,6 +701,15 @@ def test_lists_of_arrays_become_a_trained_run_that_predicts_classes(tmp_path, mo
         train((x[1:], y[1:]), "gru", out=run.path, resume=True, **settings)
 
 
+def test_messages_about_data_in_memory_name_the_caller_and_no_file(tmp_path, recwarn):
+    x, y = waves()
+    with pytest.raises(EdgernnError, match=r"^x: expected finite numbers .*, got nan"):
+        train(([*x[:-1], np.full((4, 2), np.nan)], y), "gru", out=tmp_path / "run", steps=1)
+    train((x, [0] * len(y)), "gru", out=tmp_path / "run", hidden_size=2, steps=1)
+    warning = next(entry for entry in recwarn if "every label is 0" in str(entry.message))
+    assert (str(warning.message)[:3], warning.filename) == ("y: ", __file__)
+
+
 def test_a_class_for_each_step_of_unequal_sequences(tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     x, _ = waves(40)
@@ -821,7 +830,7 @@ def test_a_frame_is_read_as_a_table(tmp_path, monkeypatch):
         (3, r"task: expected the name of a task, a path, a pair \(x, y\), .*, got int"),
         (([np.zeros((3, 2)), np.zeros((4, 1))], [0, 1]), r"x: expected arrays .*, got the shapes \(3, 2\), \(4, 1\)"),
         (([np.zeros((3, 2)), np.zeros(4)], [0, 1]), "x: expected arrays that differ in their number of steps alone"),
-        ((np.zeros((3, 2)), [0, 1, 0]), r"data\.npz: x: expected shape \(N, T, I\)"),
+        ((np.zeros((3, 2)), [0, 1, 0]), r"^x: expected shape \(N, T, I\)"),
         ({"x": np.zeros((9, 2, 1))}, "expected arrays x and y, got no y"),
         (([], []), "x: expected at least one sequence, got none"),
         ({"x": np.zeros((9, 2, 1)), "y": None}, "y: expected an array, got None; leave it out"),

@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
@@ -276,7 +276,8 @@ def train(
         if network is not None:
             load_network(cell_used)
         folder = Path(data) if data else None
-        plan = make_plan(str(source), cell_used, rule, settings, seed=seed, device=device, data=folder)
+        with nullcontext() if is_path else _naming_no_file(source):
+            plan = make_plan(str(source), cell_used, rule, settings, seed=seed, device=device, data=folder)
         files = _extra_files(plan)
         if not is_path:
             files[source.name] = source.read_bytes()
@@ -382,6 +383,21 @@ def cross_validate(
         "validation": spread([run["best_validation"] for run in runs]),
         "test": spread([run[metric] for run in runs]),
     }
+
+
+@contextmanager
+def _naming_no_file(path: Path) -> Iterator[None]:
+    """Leave the temporary file of data in memory out of errors and warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        except EdgernnError as error:
+            error.args = (str(error).replace(f"{path}: ", ""), *error.args[1:])
+            raise
+        finally:
+            texts = [(str(entry.message).replace(f"{path}: ", ""), entry.category) for entry in caught]
+    for text, category in texts:
+        warnings.warn(text, category, stacklevel=4)
 
 
 def _unused(path: Path) -> Path:
