@@ -337,16 +337,17 @@ class Tables(ColumnSettings, OwnData):
         if reads_time and roles.time not in TimeNames() and all(np.median(np.diff(t)) == 1 for t in times):
             text = f"{source}: {roles.time}: taken as the time in s, as it rises from row to row"
             warnings.warn(f"{text}; if it counts rows, write a column of seconds", EdgernnWarning, stacklevel=2)
-        columns = (*roles.unread, *roles.features)
+        columns = [name for name in (*roles.unread, *roles.features) if not table.is_true_or_false(name)]
         if name := next((name for name in columns if _alternates(table, name, recordings)), ""):
             text = f"{source}: {name}: its values alternate from row to row, as do rows of several sensors or devices"
             remedy = f"to read each on its own, set {shlex.quote('sequence=' + name)}; else write a column for each"
             warnings.warn(f"{text}, which are read as one sequence; {remedy}", EdgernnWarning, stacklevel=2)
         if self.features is None:
             firsts = np.stack([r.x[0] for r in recordings])
-            is_same = np.all([len(r) > 1 and (r.x == r.x[0]).all(0) for r in recordings], 0)
+            is_same = np.all([(r.x == r.x[0]).all(0) & (len(r) > 1) for r in recordings], 0)
             is_id = is_same & (firsts == np.round(firsts)).all(0) & (firsts != firsts[0]).any(0)
-            if ids := [name for name, doubtful in zip(roles.features, is_id, strict=True) if doubtful]:
+            ids = [name for name, doubtful in zip(roles.features, is_id, strict=True) if doubtful]
+            if 0 < len(ids) < len(is_id):
                 text = f"{source}: {some(ids)}: a channel with one whole number in each recording, as an id has"
                 remedy = f"if it is one, set {shlex.quote('split_by=' + ids[0])}, or features to the channels"
                 warnings.warn(f"{text}; {remedy}", EdgernnWarning, stacklevel=2)
