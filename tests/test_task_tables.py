@@ -333,6 +333,12 @@ DOUBTFUL = {
         {"resample": 2.0},
         "frame: taken as the time in s, as it rises",
     ),
+    "marks of missing values": (
+        "t,v,label",
+        lambda i: "".join(f"{k / 50},{-999 if k == i % 7 else value(i, k)},{'ab'[i % 2]}\n" for k in range(9)),
+        {},
+        "v: 12 values are -999, the others -0.998 to 0.997; if that marks missing values",
+    ),
     "two spellings": (
         "t,v,label",
         lambda i: "".join(f"{k / 50},{value(i, k):.3f},{('walk', 'run', 'Run')[i % 3]}\n" for k in range(9)),

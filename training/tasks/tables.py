@@ -51,6 +51,8 @@ from edgernn.training.tasks.sources import fingerprint
 
 SEQUENCE, STEP = "sequence", "step"
 _PARTS = ("train", "validation", "test")
+# numbers that stand for missing values in many files
+_MARKS = (-99.0, -999.0, -9999.0, -99999.0, 999.0, 9999.0, 99999.0)
 
 
 @dataclass
@@ -331,7 +333,7 @@ class Tables(ColumnSettings, OwnData):
     def _warn_of_doubtful_columns(
         self, source: Path, table: Table, recordings: Sequence[Recording], roles: Roles
     ) -> None:
-        """Warn of a counter taken as time, ids taken as channels, and rows of several sensors in one recording."""
+        """Warn of a counter as time, of ids and marks of missing values in channels, and of several sensors in turn."""
         reads_time = self.time == AUTO and (self.resample or self.gap) and roles.time
         times = [r.seconds for r in recordings if r.seconds is not None and len(r) > 1]
         if reads_time and roles.time not in TimeNames() and all(np.median(np.diff(t)) == 1 for t in times):
@@ -342,6 +344,15 @@ class Tables(ColumnSettings, OwnData):
             text = f"{source}: {name}: its values alternate from row to row, as do rows of several sensors or devices"
             remedy = f"to read each on its own, set {shlex.quote('sequence=' + name)}; else write a column for each"
             warnings.warn(f"{text}, which are read as one sequence; {remedy}", EdgernnWarning, stacklevel=2)
+        x = np.concatenate([r.x for r in recordings])
+        for mark in _MARKS:
+            for name, column in zip(roles.features, x.T, strict=True):
+                others = column[(column != mark) & ~np.isnan(column)]
+                low, high = (others.min(), others.max()) if len(others) else (mark, mark)
+                if mark in column and not low - (high - low) <= mark <= high + (high - low):
+                    text = f"{source}: {name}: {np.sum(column == mark)} values are {mark:g}, the others {low:.4g} to "
+                    remedy = "if that marks missing values, leave these cells empty"
+                    warnings.warn(f"{text}{high:.4g}; {remedy}", EdgernnWarning, stacklevel=2)
         if self.features is None:
             firsts = np.stack([r.x[0] for r in recordings])
             is_same = np.all([(r.x == r.x[0]).all(0) & (len(r) > 1) for r in recordings], 0)
