@@ -44,7 +44,7 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Choice(["library", "c"]),
     default="library",
     show_default=True,
-    help="Form of the packed model: library, a file that the native library runs; or c, C files for a microcontroller.",
+    help="What to write: library, a packed model, which the native library runs; or c, C files for a microcontroller.",
 )
 @click.option(
     "--out",
