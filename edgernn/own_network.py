@@ -69,6 +69,7 @@ class OwnNetwork(ConfiguredModel):
         self.config, self.output, self.rounding = config, config.head.output, Rounding(config.weights)
         self.frontend = None if config.frontend.name is None else LogMel(config.frontend)
         self.network = convert(_constructed(config)).module
+        _check_random_tensors(self.network, config)
         if any(map(is_lazy, self.network.parameters())):
             raise UsageError(
                 f"{config.title}: expected layers of known sizes, got one that finds its size in forward(), such as "
@@ -247,7 +248,7 @@ class OwnNetwork(ConfiguredModel):
         """Try the network on sequences x (T, B, I), or words (T, B), before its training.
 
         EdgernnError is raised if forward() fails, and UsageError if its outputs have another shape or no gradient, or
-        change if a sequence is run in two parts.
+        change with the other sequences of a batch or if a sequence is run in two parts.
         """
         x = x[:_TRIED]
         y, _ = self._guarded(torch.enable_grad()(partial(self, x)))
@@ -256,14 +257,15 @@ class OwnNetwork(ConfiguredModel):
                 f"{self.config.title}: forward: expected y with a gradient, got one without; leave out torch.no_grad() "
                 "and detach()"
             )
+        apart, allowed = self._measured(OwnNetwork._mixed, x)
+        if not apart <= allowed:
+            raise UsageError(
+                f"{self.config.title}: forward: expected outputs for a sequence that do not depend on others of its "
+                f"batch, got {apart:.2g} apart; x is (T, B, I), as for batch_first=False"
+            )
         if self._layout is None:
             return
-        try:
-            apart = copy.deepcopy(self).double()._apart(x.double() if x.is_floating_point() else x)
-            allowed = _APART
-        except EdgernnError:
-            # a network may make float32 tensors itself, as one_hot(x).float(); what else is wrong is raised again
-            apart, allowed = copy.deepcopy(self)._apart(x), _APART_FLOAT32
+        apart, allowed = self._measured(OwnNetwork._apart, x)
         # not >, so that NaN is an error
         if not apart <= allowed:
             remedy = "carry every state, and start from zeros or from the method initial_state(batch, like)"
@@ -271,6 +273,21 @@ class OwnNetwork(ConfiguredModel):
                 f"{self.config.title}: state: expected the same outputs in two parts of a sequence as in the whole, "
                 f"got {apart:.2g} apart; {remedy}, or leave out the argument state"
             )
+
+    def _measured(self, difference: Callable[["OwnNetwork", Tensor], float], x: Tensor) -> tuple[float, float]:
+        """Return a difference of outputs in float64, where rounding changes no decisions, and the allowed one."""
+        try:
+            return difference(copy.deepcopy(self).double(), x.double() if x.is_floating_point() else x), _APART
+        except EdgernnError:
+            # a network may make float32 tensors itself, as one_hot(x).float(); what else is wrong is raised again
+            return difference(copy.deepcopy(self), x), _APART_FLOAT32
+
+    def _mixed(self, x: Tensor) -> float:
+        """Return the difference of outputs for the last sequence beside others from those beside copies of itself."""
+        axis = 1 if self.output == "all" else 0
+        batches = (x, x[:, -1:].expand_as(x).clone())
+        y, copies = (self._guarded(partial(self.eval(), batch))[0].select(axis, -1) for batch in batches)
+        return float((y - copies).abs().max()) / max(1.0, float(y.abs().max()))
 
     def _apart(self, x: Tensor) -> float:
         """Return the difference of the outputs in two parts of x from those of the whole, relative if above 1."""
@@ -283,6 +300,32 @@ class OwnNetwork(ConfiguredModel):
                 parts.append(y)
         joined = torch.cat(parts) if self.output == "all" else parts[-1]
         return float((joined - whole).abs().max()) / max(1.0, float(whole.abs().max()))
+
+
+def _unsaved(network: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a network's modules that its state dict leaves out, by name."""
+    saved = {id(tensor) for tensor in (*network.parameters(), *network.state_dict(keep_vars=True).values())}
+    return {
+        f"{prefix}.{name}".lstrip("."): value
+        for prefix, module in network.named_modules()
+        for name, value in (*vars(module).items(), *module.named_buffers(recurse=False))
+        if isinstance(value, Tensor) and id(value) not in saved
+    }
+
+
+def _check_random_tensors(network: nn.Module, config: NetworkConfig) -> None:
+    """Raise UsageError for tensors outside of the state dict that another construction draws anew."""
+    tensors = _unsaved(network)
+    if not tensors:
+        return
+    with torch.random.fork_rng(devices=[]):
+        again = _unsaved(convert(_constructed(config)).module)
+    for name, tensor in tensors.items():
+        if name not in again or not torch.equal(tensor, again[name]):
+            raise UsageError(
+                f"{config.title}: {name}: expected a tensor of the state dict, as each construction draws another one, "
+                f"got one that is not saved; use self.register_buffer({name.rpartition('.')[2]!r}, ...)"
+            )
 
 
 def _marked(trace: Trace, background: Tensor) -> Trace:

@@ -242,7 +242,7 @@ def read_recording(
     if seconds is not None:
         wholes = [replace(whole, seconds=seconds[whole.rows]) for whole in wholes]
         for whole in wholes:
-            _check_times(whole, reading)
+            check_times(whole, reading)
     if (seconds is None or len(x) == 1) and (rate is not None or gap is not None):
         text = f"{path}: no column of time: its rows are taken as {rate or reading['measured'] or 0:.4g} a second"
         warnings.warn(f"{text}, without gaps", EdgernnWarning, stacklevel=2)
@@ -282,7 +282,7 @@ def warn_of_short(source: str, window: int, pieces: Sequence[tuple[str, int]]) -
         warnings.warn(f"{text}out: {some(short)}; lower window to read them", EdgernnWarning, stacklevel=3)
 
 
-def _check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
+def check_times(recording: Recording, reading: Mapping[str, Any]) -> None:
     """Raise EdgernnError if the times of a recording fall, or without resampling have another rate than in training."""
     if recording.seconds is None or len(recording) == 1:
         return

@@ -448,6 +448,18 @@ WRONG = {
         2,
         "expected layers of known sizes, got one that finds its size",
     ),
+    "batch mixed": (
+        PLAIN + "return self.head(self.rnn(self.conv(x.permute(1, 2, 0))[0].permute(0, 2, 1))[0][:, -1])",
+        [],
+        2,
+        "Net: forward: expected outputs for a sequence that do not depend on others of its batch, got .*batch_first=F",
+    ),
+    "not saved": (
+        STREAM.replace("self.head = ", "self.shift = torch.randn(3)\n        self.head = "),
+        [],
+        2,
+        r"Net: shift: expected a tensor of the state dict, .*use self\.register_buffer\('shift', \.\.\.\)",
+    ),
     "not called": (
         PLAIN + "return self.head(x[0, :, :1].expand(-1, 8))",
         [],

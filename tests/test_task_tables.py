@@ -343,7 +343,7 @@ DOUBTFUL = {
         "t,v,label",
         lambda i: "".join(f"{k / 50},{value(i, k):.3f},{('walk', 'run', 'Run')[i % 3]}\n" for k in range(9)),
         {},
-        "[Rr]un, [Rr]un: classes that differ in upper and lower case alone",
+        "[Rr]un, [Rr]un: classes that differ in upper and lower case or in spaces alone",
     ),
 }
 
@@ -598,3 +598,38 @@ def test_names_of_channels_go_from_training_to_every_later_reading(tmp_path, mon
     write_recordings(source, "ax,Time (s)")
     with pytest.raises(EdgernnError, match=r"expected the column 'ay' of the training, got ax, .*; did you mean 'ax'"):
         evaluate_model(run)
+
+
+def test_a_column_with_other_classes_than_the_folders_is_named(tmp_path):
+    for i in range(16):
+        rows = "".join(f"{k / 50},{value(i, k)},{('walk', 'rest')[i % 2]}\n" for k in range(12))
+        path = tmp_path / f"anna{i // 4}" / f"{i}.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"t,v,activity\n{rows}")
+    message = r"activity: not read, as the classes are anna0, .*, of the files; .* set label=activity"
+    with pytest.warns(EdgernnWarning, match=message):
+        assert opened(Tables(), tmp_path).classes == [f"anna{i}" for i in range(4)]
+    assert opened(Tables(label="activity", split_by="{}/*"), tmp_path).classes == ["rest", "walk"]
+
+
+def test_nan_among_numbers_is_no_class(tmp_path):
+    for i in range(12):
+        rows = "".join(f"{value(i, k)},{'nan' if k < 2 else i % 2}\n" for k in range(9))
+        (tmp_path / f"{i}.csv").write_text(f"v,label\n{rows}")
+    task = opened(Tables(), tmp_path)
+    assert task.classes == ["0", "1"]
+    assert {int(label) for part in parts(task) for label in part.y.flatten()} == {0, 1}
+
+
+def test_new_data_of_another_rate_are_refused(tmp_path):
+    for folder, rate in (("old", 50), ("new", 100)):
+        (tmp_path / folder).mkdir()
+        for i in range(12):
+            rows = "".join(f"{k / rate},{value(i, k)},{'ab'[i % 2]}\n" for k in range(9))
+            (tmp_path / folder / f"{i}.csv").write_text(f"t,v,label\n{rows}")
+    trained, task = opened(Tables(), tmp_path / "old"), Tables()
+    task.classes, task.channels, task.reading = trained.classes, trained.channels, trained.reading
+    task.open_test(tmp_path / "old", 2)
+    task.reading = trained.reading
+    with pytest.raises(EdgernnError, match=r"expected about 50 rows a second as in the training, got 100"):
+        task.open_test(tmp_path / "new", 2)

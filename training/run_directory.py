@@ -221,6 +221,8 @@ class RunDirectory:
         if difference := first_difference(old, record):
             name, expected, got = difference
             hint = "resume with the settings it was started with, or give another --out"
+            if name.endswith("fingerprint"):
+                hint = "the data have changed since; restore them, or give another --out"
             raise UsageError(f"{name}: the run in {self.path} has {_as_text(expected)}, got {_as_text(got)}; {hint}")
         if self.result() is not None:
             return f"{self.path} is finished: nothing to do"

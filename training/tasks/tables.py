@@ -3,6 +3,7 @@
 
 import math
 import shlex
+import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +21,13 @@ from torch import Tensor
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, counted, some
 from edgernn.runtime.answers import IGNORED
+from edgernn.runtime.csv_table import Dialect
 from edgernn.runtime.input_check import warn_of_rounding
 from edgernn.runtime.timeline import (
     OTHER_RATE,
     Recording,
     TimeNames,
+    check_times,
     fall_remedy,
     first_without_time,
     missing_gap,
@@ -165,7 +168,11 @@ class Tables(ColumnSettings, OwnData):
         recordings = self._recordings(source, files, table, roles)
         if self._seed is not None:
             self._warn_of_doubtful_columns(source, table, recordings, roles)
+            self._warn_of_other_classes(source, files, table, roles)
         rates = self._rates(source, table, recordings, roles)
+        if self._seed is None and self.reading is not None:
+            for recording in recordings:
+                check_times(recording, self.reading)
         self.reading = {
             "columns": table.names,
             "channels": list(roles.features),
@@ -294,7 +301,7 @@ class Tables(ColumnSettings, OwnData):
         if roles.targets:
             return np.stack([table.numbers(name) for name in roles.targets], 1)
         if roles.label is not None:
-            labels = table.text(roles.label).to_list()
+            labels = _without_nan(table.text(roles.label).to_list(), table.dialect)
         elif files["train"].targets is not None:
             numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
             width = numbers["train"].shape[1]
@@ -314,9 +321,9 @@ class Tables(ColumnSettings, OwnData):
             self.classes = names
             spellings: dict[str, list[str]] = {}
             for name in names:
-                spellings.setdefault(name.casefold(), []).append(name)
+                spellings.setdefault(_plain(name), []).append(name)
             if alike := [name for group in spellings.values() if len(group) > 1 for name in group]:
-                text = f"{source}: {some(alike)}: classes that differ in upper and lower case alone"
+                text = f"{source}: {some(alike)}: classes that differ in upper and lower case or in spaces alone"
                 warnings.warn(f"{text}; if they are the same, write them alike", EdgernnWarning, stacklevel=2)
         elif unknown := [name for name in names if name not in self.classes]:
             raise EdgernnError(
@@ -361,6 +368,21 @@ class Tables(ColumnSettings, OwnData):
             if 0 < len(ids) < len(is_id):
                 text = f"{source}: {some(ids)}: a channel with one whole number in each recording, as an id has"
                 remedy = f"if it is one, set {shlex.quote('split_by=' + ids[0])}, or features to the channels"
+                warnings.warn(f"{text}; {remedy}", EdgernnWarning, stacklevel=2)
+
+    def _warn_of_other_classes(self, source: Path, files: Mapping[str, Files], table: Table, roles: Roles) -> None:
+        """Warn of a column that may have the classes, where subfolders or labels.csv name others."""
+        by_file = [label for part in files.values() for label in part.labels or ()]
+        if not by_file or roles.label is not None:
+            return
+        of_rows = pl.Series(by_file).gather(np.repeat(np.arange(len(by_file)), np.diff(table.begins)))
+        for name in roles.unread:
+            values = table.text(name)
+            pairs = pl.DataFrame({"file": of_rows, "row": values}).drop_nulls().n_unique()
+            count = values.drop_nulls().n_unique()
+            if 2 <= count <= len(values) / 10 and pairs > max(count, len({*by_file})):
+                text = f"{source}: {name}: not read, as the classes are {some(sorted(set(by_file)))}, of the files"
+                remedy = f"if the column has the classes, set {shlex.quote('label=' + name)}"
                 warnings.warn(f"{text}; {remedy}", EdgernnWarning, stacklevel=2)
 
     def _rates(self, source: Path, table: Table, recordings: Sequence[Recording], roles: Roles) -> list[float]:
@@ -502,6 +524,19 @@ class Tables(ColumnSettings, OwnData):
             parts = "; ".join(f"{part} {some(self.division[part])}" for part in _PARTS)
             lines.append(f"split by {self.division['by']}: {parts}")
         return lines
+
+
+def _plain(name: str) -> str:
+    """Return a name in one form of its letters and spaces, by which alike names are found."""
+    text = unicodedata.normalize("NFKC", name).casefold()
+    return " ".join("".join(c for c in text if c.isprintable()).split())
+
+
+def _without_nan(labels: Sequence[str | None], dialect: Dialect) -> list[str | None]:
+    """Return labels with None for NaN among numbers, as a label that is missing."""
+    numbers = {label: dialect.number(label) for label in labels if label is not None}
+    nan = {label for label, number in numbers.items() if number is not None and math.isnan(number)}
+    return [*labels] if None in numbers.values() else [None if label in nan else label for label in labels]
 
 
 def _alternates(table: Table, name: str, recordings: Sequence[Recording]) -> bool:
