@@ -354,9 +354,10 @@ class Tables(ColumnSettings, OwnData):
         x = np.concatenate([r.x for r in recordings])
         for mark in _MARKS:
             for name, column in zip(roles.features, x.T, strict=True):
-                others = column[(column != mark) & ~np.isnan(column)]
-                low, high = (others.min(), others.max()) if len(others) else (mark, mark)
-                if mark in column and not low - (high - low) <= mark <= high + (high - low):
+                if mark not in column or not (others := column[(column != mark) & ~np.isnan(column)]).size:
+                    continue
+                low, high = others.min(), others.max()
+                if not low - (high - low) <= mark <= high + (high - low):
                     text = f"{source}: {name}: {np.sum(column == mark)} values are {mark:g}, the others {low:.4g} to "
                     remedy = "if that marks missing values, leave these cells empty"
                     warnings.warn(f"{text}{high:.4g}; {remedy}", EdgernnWarning, stacklevel=2)
@@ -534,7 +535,7 @@ def _plain(name: str) -> str:
 
 def _without_nan(labels: Sequence[str | None], dialect: Dialect) -> list[str | None]:
     """Return labels with None for NaN among numbers, as a label that is missing."""
-    numbers = {label: dialect.number(label) for label in labels if label is not None}
+    numbers = {name: dialect.number(name) for name in {label for label in labels if label is not None}}
     nan = {label for label, number in numbers.items() if number is not None and math.isnan(number)}
     return [*labels] if None in numbers.values() else [None if label in nan else label for label in labels]
 
