@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# seconds after which a signal that arrived during an import is sent again
+# seconds after which a signal that arrived where none may be raised is sent again
 _PAUSE = 0.02
+# modules that are not interrupted: those of imports and of weak references
+_WHOLE = ("importlib._bootstrap", "weakref", "_weakrefset")
 # 0 on Windows, which has no such signal
 _HANGUP = getattr(signal, "SIGHUP", 0)
 _ENDING = (signal.SIGTERM, _HANGUP) if _HANGUP else (signal.SIGTERM,)
@@ -39,7 +41,8 @@ def raising() -> Iterator[None]:
     """Raise Interrupted at the first SIGTERM or SIGHUP and at every Ctrl-C inside the block.
 
     If a signal arrives during the import of a module, Interrupted is raised after the import: modules must not stay
-    half loaded, and some modules catch all exceptions of their imports.
+    half loaded, and some modules catch all exceptions of their imports. It is also raised after a method `__del__` or a
+    callback of a weak reference, whose exceptions Python prints and drops.
     """
     raised = 0
 
@@ -47,7 +50,7 @@ def raising() -> Iterator[None]:
         nonlocal raised
         if number == _HANGUP:
             _leave_terminal()
-        if _imports(frame):
+        if _may_not_raise(frame):
             _send_again(number)
         elif not raised or number == signal.SIGINT:
             raised = raised or number
@@ -137,10 +140,10 @@ def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[i
             signal.signal(number, previous)
 
 
-def _imports(frame: FrameType | None) -> bool:
-    """Return True if a stack frame, where a signal arrived, is inside the import of a module."""
+def _may_not_raise(frame: FrameType | None) -> bool:
+    """Return True if a stack frame, where a signal arrived, is inside code that `raising` does not interrupt."""
     while frame is not None:
-        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+        if frame.f_globals.get("__name__") in _WHOLE or frame.f_code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False

@@ -189,6 +189,34 @@ def test_a_signal_during_an_import_is_raised_after_it(tmp_path, monkeypatch, num
     assert sys.modules.pop("slow_module").steps == list(range(20))
 
 
+class Slow:
+    """Object whose deletion takes a while, in which a signal arrives."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        done.append("ended")
+
+
+def delete_slowly():
+    item = Slow()
+    with raising():
+        del item
+        done.append("deleted")
+        # the signal comes again within this pause
+        time.sleep(5)
+
+
+done = []
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_during_a_deletion_is_raised_after_it():
+    with pytest.raises(Interrupted):
+        delete_slowly()
+    assert done == ["ended", "deleted"]
+
+
 @pytest.mark.slow
 def test_an_early_ctrl_c_ends_a_training_with_a_message(tmp_path):
     # while torch is being imported, which takes more than half a second after its first library is loaded
