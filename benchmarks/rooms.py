@@ -4,8 +4,8 @@
 FILE is the JSON file to write; EDGERNN_DATA is the folder of data sets; speech-noise, the folder with recordings of
 noise, must be in the current folder. Each model is tested in ten hours of room with words, in one hour with a single
 word, and on a minute of digital silence. Each RUN, the directory of a training with other settings, and the dense model
-with thresholds of delta but without further training, are tested in ten hours. All but the silence is in a room of the
-validation part, too, by which settings are chosen. What FILE has already is kept.
+with thresholds of delta but without further training, are tested in ten hours. Each test of ten hours has one in a room
+of the validation part beside it, by which settings are chosen. What FILE has already is kept.
 """
 
 import tempfile
